@@ -99,9 +99,11 @@ def index_handlers(fleet: Fleet, index: Index, assumed: AssumedIndex) -> dict[st
         name = request.match_info["worker"]
         worker = next((member.worker.id for member in fleet if member.worker.id == name), None)
         if worker is None:
-            return as_error(404, f"no worker '{name}'; /admin/index names those that there are")
+            return as_error(404, f"no worker '{name}'; /admin/index lists the workers")
         if (num_blocks := index.num_blocks(worker)) > MAX_LISTED_BLOCKS:
-            return as_error(413, f"it holds {num_blocks} blocks, at most {MAX_LISTED_BLOCKS} are listed")
+            return as_error(
+                413, f"worker '{name}' caches {num_blocks} blocks; at most {MAX_LISTED_BLOCKS} can be listed"
+            )
         return web.Response(text="".join(f"{block}\n" for block in index.blocks(worker)))
 
     return {"index": shows(describe), "blocks": blocks}
@@ -111,7 +113,7 @@ def policy_handlers(policies: ActivePolicy) -> dict[str, Handler]:
     async def reload(request: web.Request) -> web.Response:
         """Reload the policy file; takes JSON only, and a request's body never contains code."""
         if request.content_type != "application/json":
-            return as_error(415, "send application/json, as in {}")
+            return as_error(415, "send a body of type application/json, such as {}")
         try:
             await policies.reload()
         except ConfigError as exc:
@@ -146,12 +148,12 @@ def decision_handlers(records: DecisionLog, parts_of: PartsOf) -> dict[str, Hand
     async def decision(request: web.Request) -> web.Response:
         record = records.explain(request.match_info["id"], parts_of)
         if record is None:
-            return as_error(404, "no such decision; only the latest are kept")
+            return as_error(404, "no such decision; the gateway keeps only the latest")
         return as_json(record)
 
     async def requests(request: web.Request) -> web.Response:
         if (limit := _count(request, "limit", MAX_REQUESTS)) is None:
-            return as_error(400, f"limit is a number from 1 to {MAX_REQUESTS}")
+            return as_error(400, f"limit must be a number from 1 to {MAX_REQUESTS}")
         return as_json({"requests": records.ended(limit, request.query.get("id", ""))})
 
     recent = shows(lambda: {"decisions": records.recent(MAX_RECENT)})
@@ -161,7 +163,7 @@ def decision_handlers(records: DecisionLog, parts_of: PartsOf) -> dict[str, Hand
 def traffic_handlers(history: TrafficHistory) -> dict[str, Handler]:
     async def show(request: web.Request) -> web.Response:
         if (limit := _count(request, "limit", NUM_INTERVALS)) is None:
-            return as_error(400, f"limit is a number from 1 to {NUM_INTERVALS}")
+            return as_error(400, f"limit must be a number from 1 to {NUM_INTERVALS}")
         return as_json({"interval_s": INTERVAL_S, "intervals": history.latest(limit)})
 
     return {"traffic": show}
@@ -197,7 +199,7 @@ def _count(request: web.Request, name: str, most: int) -> int | None:
 async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
     """Answer POST /admin/config/reload, which takes JSON only."""
     if request.content_type != "application/json":
-        return as_error(415, "send application/json, as in {}")
+        return as_error(415, "send a body of type application/json, such as {}")
     try:
         return as_json(await reload())
     except ConfigError as exc:
@@ -211,11 +213,11 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     except web.HTTPMethodNotAllowed as exc:
         methods = ", ".join(sorted(exc.allowed_methods))
-        answer = as_error(405, f"{request.path} answers {methods}, not {request.method}")
+        answer = as_error(405, f"{request.path} accepts {methods}, not {request.method}")
         answer.headers["Allow"] = methods
         return answer
     except web.HTTPNotFound:
         pages = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
-        return as_error(404, f"nothing is at {request.path}; there are {', '.join(pages)}")
+        return as_error(404, f"there is no endpoint {request.path}; known: {', '.join(pages)}")
     except web.HTTPRequestEntityTooLarge as exc:
         return as_error(413, exc.text or exc.reason)

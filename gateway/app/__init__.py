@@ -7,7 +7,7 @@ reloads       when the configuration is read again      validation     checks th
 bundled       the simulated engine's tokenizer
 """
 
-from gateway.app.bundled import bundled_tokenizer, simulate
+from gateway.app.bundled import bundled_tokenizer, simulate, simulator_parser
 from gateway.app.gateway import Gateway
 
-__all__ = ["Gateway", "bundled_tokenizer", "simulate"]
+__all__ = ["Gateway", "bundled_tokenizer", "simulate", "simulator_parser"]

@@ -199,19 +199,19 @@ class Aggregate:
                 return _unavailable()
             reply = await self._ask(begun[0], question, self._adapter_timeout_s)
             await asyncio.gather(*(self._ask(process, refresh) for process in begun[1:]))
-        return _answer(reply) if reply else _unavailable("a process did not answer; ask again")
+        return _answer(reply) if reply else _unavailable("a process did not answer; retry")
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the policies of all processes, and of those that start later."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         async with self._change:
             return _answer(await self._reload_policies())
 
     async def _config(self, request: web.Request) -> web.Response:
         """Reload the configuration, and have all processes change together."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         try:
             async with self._change:
                 return web.json_response(await self._reload_config())
@@ -271,7 +271,7 @@ class Aggregate:
             await self._changed()
         if len(replies) < len(asked) or not replies:
             return _unavailable(
-                f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; ask again"
+                f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; retry"
             )
         return _answer(max(replies, key=lambda reply: reply.status))
 
@@ -289,7 +289,7 @@ class Aggregate:
             async with asyncio.timeout(timeout_s):
                 return await process.ask(question)
         except OSError as exc:
-            log.warning("process %d does not answer its admin API: %s", process.row, exc or "too late")
+            log.warning("process %d: no answer to an admin request: %s", process.row, exc or "too late")
             return None
 
 

@@ -213,7 +213,7 @@ def _is_new(seen: Callable[[Parts], object], parts: Parts, expected: object) -> 
     ("change", "words"),
     [
         ({"policy": "best"}, "no policy"),
-        ({"body_memory_bytes": 1000}, "no room for one"),
+        ({"body_memory_bytes": 1000}, "is less than max_body_bytes"),
         ({"policy_file": "/none/such.py"}, "cannot be read"),
         ({"mask_cached_tokens": True, "expose_headers": True}, "discloses the hidden counts"),
         ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "is a --prefill worker too"),

@@ -90,7 +90,7 @@ async def test_an_unreachable_or_rejecting_server_is_reported(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not await print_check(server, redis=f"redis://127.0.0.1:{free_port()}")
-    assert "is not reached: " in capsys.readouterr().out
+    assert "cannot be reached: " in capsys.readouterr().out
     assert not await print_check(server, redis=f"redis://unknown:wr0ng@127.0.0.1:{server.port}")
     assert "rejects the password or user" in capsys.readouterr().out
 

@@ -39,6 +39,6 @@ def check_bodies(config: Config) -> None:
     """Check that one body of the largest size fits the memory for bodies. Raises ConfigError."""
     if config.server.body_memory_bytes < config.server.max_body_bytes:
         raise ConfigError(
-            f"body_memory_bytes: {config.server.body_memory_bytes} is no room for one of max_body_bytes "
+            f"body_memory_bytes: {config.server.body_memory_bytes} is less than max_body_bytes "
             f"({config.server.max_body_bytes})"
         )

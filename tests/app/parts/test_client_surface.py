@@ -21,7 +21,7 @@ def test_an_unreadable_key_is_rejected(tmp_path: Path) -> None:
 
 
 def test_there_is_room_for_one_body_at_least() -> None:
-    with pytest.raises(ConfigError, match="no room for one of max_body_bytes"):
+    with pytest.raises(ConfigError, match="is less than max_body_bytes"):
         ClientSurfacePart(load({"body_memory_bytes": "1000000"}, {}))
     surface = ClientSurfacePart(load({"body_memory_bytes": "1000", "max_body_bytes": "1000"}, {}))
     assert surface.bodies.max_bytes == 1000
