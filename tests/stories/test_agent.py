@@ -148,11 +148,11 @@ async def test_blind_stream_becomes_exact_when_the_agent_answers() -> None:
         await first.talk(39)
         await first.settled()
         port = running[0].port
-        await running[0]._server.stop(0)  # the agent keeps following its engine
+        await running[0].listening.server.stop(0)  # the agent keeps following its engine
         async with gateway_beside(first, running) as second:
             await second.until(lambda: second.states() == {StreamState.BLIND, StreamState.EXACT})
             assert sorted(sources(second)) == ["grpc", "tcp:"]
-            running[0]._server, _ = await serve(running[0].service, f"127.0.0.1:{port}")
+            running[0].listening.server, _ = await serve(running[0].service, f"127.0.0.1:{port}")
             await second.settled()
             assert sources(second) == ["grpc", "grpc"]
 
