@@ -103,6 +103,7 @@ COMPILED = [
     "gateway/index/memory.py",
     "gateway/index/engine_hashes.py",
     "gateway/bookings/shared_assumed.py",
+    "gateway/requests/client_body.py",
     "gateway/proxy/intake.py",
     "gateway/tenancy/auth/authenticator.py",
     "gateway/routing/learning.py",
