@@ -40,12 +40,17 @@ ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
 """Policies that are played where none is named: the default and its baselines."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command. Returns the exit code."""
+def replay_parser() -> Parser:
+    """Parser of `kvgate replay`."""
     parser = Parser(prog="kvgate replay", description=__doc__)
     add_arguments(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Returns the exit code."""
     try:
-        return run(parser.parse_args(arguments))
+        return run(replay_parser().parse_args(arguments))
     except ConfigError as exc:
         print_lines(f"kvgate: {exc}", to=sys.stderr)
         return 2
@@ -254,10 +259,10 @@ def notes_of(known: Calibrated) -> list[str]:
     one = known.profile
     speeds = (
         f"{one.name}: {one.prefill_tokens_per_s:,.0f} prompt tokens/s, a step {one.step_s * 1000:.2f} ms and "
-        f"{one.seq_s * 1000:.3f} ms more for each further answer, {one.overhead_s * 1000:.1f} ms beside"
+        f"{one.seq_s * 1000:.3f} ms more for each further answer, {one.overhead_s * 1000:.1f} ms of overhead"
     )
     if not known.errors:
-        return [speeds, f"not calibrated: the policy {known.policy} of the recording is not known here"]
+        return [speeds, f"not calibrated: unknown policy {known.policy} in the recording"]
     errors = "; ".join(error.text for error in known.errors)
     return [speeds, f"calibration, {known.policy} at 1x: {errors}"]
 

@@ -33,7 +33,7 @@ async def test_the_report_names_engine_version_and_models() -> None:
     try:
         report = await report_on(gateway, sim.url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
         await sim.stop()
     assert report.subject.startswith(f"{sim.url}: vllm 0.")
     assert report.subject.endswith(", models m")
@@ -61,9 +61,9 @@ async def test_an_engine_that_token_ids_would_end_is_sent_none() -> None:
     try:
         report = await report_on(gateway, url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
         await server.close()
     assert report.subject.startswith(f"{url}: mlx ")
     (finding,) = (finding for finding in report.findings if finding.question == "token ids")
-    assert finding.observed == "it takes texts only, and lists may end it: none was sent"
+    assert finding.observed == "it accepts texts only, and a list may crash it: none was sent"
     assert prompts and not any(isinstance(prompt, list) for prompt in prompts)

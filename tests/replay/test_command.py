@@ -280,4 +280,4 @@ def test_a_recording_of_an_unknown_policy_is_played_with_a_note(
     path = tmp_path / "r.jsonl"
     path.write_text(path.read_text().replace('"round_robin"', '"mine"'))
     assert main(["replay", str(path), "--policy", "least_load", "--no-bounds", "--processes", "1"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("not calibrated: the policy mine")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("not calibrated: unknown policy mine")
