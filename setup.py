@@ -98,6 +98,7 @@ COMPILED = [
     "gateway/bookings/tenant_usage.py",
     "gateway/core/worker.py",
     "gateway/core/hit_rule.py",
+    "gateway/proxy/failures.py",
     "gateway/proxy/exchange.py",
     "gateway/tenancy/admission/request_identity.py",
     "gateway/tenancy/admission/gate.py",
