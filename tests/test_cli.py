@@ -114,11 +114,11 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--port", "x"], "kvgate: --port: 'x' is no whole number"),
+        (["serve", "--port", "x"], "kvgate: --port: 'x' is not a whole number"),
         (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
         (
             ["check", "--policy", "best"],
-            "kvgate: policy: there is no policy 'best'; there are expected_ttft, ",
+            "kvgate: policy: there is no policy 'best'; known: expected_ttft, ",
         ),
         (["check", "--worker", "10.0.0.1:8000"], "kvgate: worker: '10.0.0.1:8000' is not an http(s) URL"),
         (["check", "--tokenizer", "./no/dir"], "kvgate: tokenizer: ./no/dir is not a directory"),
@@ -138,7 +138,7 @@ def test_unknown_variable_is_rejected(
 ) -> None:
     monkeypatch.setenv("KVGATE_PROT", "1")
     assert cli.main(["check"]) == 2
-    assert "KVGATE_PROT is no option" in capsys.readouterr().err
+    assert "KVGATE_PROT is not an option" in capsys.readouterr().err
 
 
 def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ class Config(Section, frozen=True, kw_only=True):
     disaggregation: Annotated[DisaggregationSection, table("Prefill and decode on two workers")] = (
         DisaggregationSection()
     )
-    server: Annotated[
-        ServerSection, table("The port for clients, and the processes behind it", is_plain=True)
-    ] = ServerSection()
+    server: Annotated[ServerSection, table("The port for clients, and its processes", is_plain=True)] = (
+        ServerSection()
+    )
     tls: Annotated[TlsSection, table("TLS of the port for clients")] = TlsSection()
     epp: Annotated[EppSection, table("The endpoint picker for Envoy")] = EppSection()
     scaling: Annotated[ScalingSection, table("Advice for autoscalers")] = ScalingSection()

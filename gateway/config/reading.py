@@ -102,7 +102,7 @@ class ConfigReader(Generic[Struct]):
             if variable not in known:
                 words = self._old_name(variable.removeprefix(ENV_PREFIX).lower(), VARIABLE)
                 near = meant(variable, known, ENV_PREFIX) or "; see kvgate serve --help-all"
-                self.mistakes.append(f"environment: {words}" if words else f"{source} is no option{near}")
+                self.mistakes.append(f"environment: {words}" if words else f"{source} is not an option{near}")
             elif known[variable].is_table:
                 self.mistakes.append(f"{source}: {known[variable].name} goes into a file (--config)")
             else:
@@ -152,7 +152,7 @@ class ConfigReader(Generic[Struct]):
         except msgspec.ValidationError as exc:
             message = self._placed(str(exc), option, value, is_strict=is_strict)
             if option.unit in UNITS_PER_S and isinstance(value, str):
-                message = message.replace("Expected `float`, got `str`", f"'{value}' is no duration")
+                message = message.replace("Expected `float`, got `str`", f"'{value}' is not a duration")
             if not is_strict:  # the source names the option already
                 message = _in_words(message.replace(f" - at `$.{option.path}`", ""), value)
             self.mistakes.append(f"{source}: {_plain(message)}{_right(message, option)}")
@@ -203,8 +203,8 @@ def _plain(message: str) -> str:
 
 
 _WORDS: Mapping[str, str] = {
-    "Expected `int`, got `str`": "is no whole number",
-    "Expected `float`, got `str`": "is no number",
+    "Expected `int`, got `str`": "is not a whole number",
+    "Expected `float`, got `str`": "is not a number",
     "Expected `bool`, got `str`": "is neither true nor false",
 }
 _BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=|<|>) (\S+)")
@@ -222,7 +222,7 @@ def _in_words(message: str, value: Any) -> str:
 
 def _right(message: str, option: Option) -> str:
     """Return the end of an error about an option: its permitted words, or the form of a list."""
-    if option.unit in UNITS_PER_S and "is no duration" in message:
+    if option.unit in UNITS_PER_S and "is not a duration" in message:
         plain = "a number of seconds" if option.unit == "seconds" else f"a number of {option.unit}"
         return f"; give {plain}, or one with a unit, as in {EXAMPLES}"
     if option.choices:

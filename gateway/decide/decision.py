@@ -293,7 +293,7 @@ class OpenDecision:
     def _queue_over(self) -> None:
         """The caller waits no longer in this call."""
         exchange, gate = self._exchange, self._door.context.gate
-        assert exchange is not None and gate is not None, "it is in a queue"
+        assert exchange is not None and gate is not None, "queued; the decision is not yet made"
         wait_s = gate.queues.expected_wait_s(exchange.request.model)
         if self._step(DecisionEvent.REFUSED):
             self._door.counts["queued"] += 1

@@ -212,7 +212,8 @@ class StreamPicker:
         elif isinstance(event, protocol.UnsupportedMode):
             self._door.counts["unsupported_mode"] += 1
             text = (
-                "ext_proc: request_body_mode %d: set FULL_DUPLEX_STREAMED or BUFFERED; passed without a pick"
+                "ext_proc: request_body_mode %d not supported; request passed without a pick; set "
+                "FULL_DUPLEX_STREAMED or BUFFERED"
             )
             self._door.log.error(text, event.mode)
             self._headers = event.headers
@@ -345,7 +346,9 @@ class StreamPicker:
         if exchange.is_closed:
             return
         if endpoint is None:
-            self._door.log.warning("worker %s: its name has no address", decision.worker.id)
+            self._door.log.warning(
+                "worker %s: its host name does not resolve; the pick failed", decision.worker.id
+            )
             exchange.fail(NoWorker("the chosen worker cannot be reached; retry", retry_after_s=1))
         else:
             self._door.endpoints[decision.worker.url] = endpoint
@@ -468,7 +471,7 @@ class StreamPicker:
             return
         door.counts["served_elsewhere"] += 1
         found = [m.worker for m in exchange.context.router.fleet if endpoint_of(m.worker.url) == served]
-        text = "ext_proc: %s was picked and %s served the request"
+        text = "ext_proc: Envoy sent a request to %s instead of the picked %s"
         door.log.warning(text, exchange.decision.worker.id, served)
         if not found:
             return

@@ -107,7 +107,7 @@ class WorkerTokenizer:
             self._failed(url, "failed")  # an engine that takes other fields
             raise PromptError("the worker's /tokenize made no tokens")
         if 0 < max_tokens < max(map(len, tokens), default=0):
-            raise PromptError("the worker's /tokenize made more tokens than the model takes")
+            raise PromptError("the worker's /tokenize made more tokens than the model accepts")
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 

@@ -176,7 +176,7 @@ def _core(outline: Outline, body: bytes) -> bytes:
         parts.append(b"%b:%b" % (each.key, value))
     if size > MAX_OTHER_BYTES:
         raise InvalidRequest(
-            f"the body's fields beside its prompt are over {MAX_OTHER_BYTES} bytes; leave some out"
+            f"the body's fields other than its prompt are over {MAX_OTHER_BYTES} bytes; leave some out"
         )
     return b"{%b}" % b",".join(parts)
 

@@ -36,7 +36,7 @@ def asked_in_query(target: bytes) -> str | None:
             raise InvalidRequest("the query names the model twice; name it once", param=MODEL)
         if not value.isprintable():
             raise InvalidRequest(
-                "the model in the query has characters that no model's name has", param=MODEL
+                "the model in the query has control characters; send the name of a model", param=MODEL
             )
         found = value
     return found or None
@@ -69,7 +69,7 @@ def parameters(target: bytes) -> list[tuple[str, str]]:
 
 def _query(target: bytes) -> list[tuple[str, str]]:
     if b";" in (query := target.partition(b"?")[2]) and MODEL in query.decode("latin-1").casefold():
-        raise InvalidRequest("a query that names a model is separated by '&', not by ';'", param=MODEL)
+        raise InvalidRequest("separate the query's parameters by '&', not by ';'", param=MODEL)
     return parameters(target)
 
 
@@ -104,7 +104,7 @@ def check_plain(path: str, model: str, served: Mapping[str, ServedModel]) -> Non
     one = served.get(model)
     if one is not None and one.adapter is not None:
         raise InvalidRequest(
-            f"the adapter '{model}' cannot be reached by {path}, which engines answer from their base model; "
+            f"the adapter '{model}' cannot be used with {path}, which engines answer from their base model; "
             "use a route with the model in its body",
             param=MODEL,
         )

@@ -25,7 +25,7 @@ SIGMAS = 1.645
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker of the group. `booked_tokens` are to be computed there; `unique_cached_tokens` are cached
+    """A worker of the group. `booked_tokens` wait for computation there; `unique_cached_tokens` are cached
     nowhere else, None where that is not known."""
 
     id: WorkerId

@@ -58,7 +58,7 @@ async def test_a_preview_explains_the_decision_and_changes_nothing(world: Exchan
     ("body", "path", "words"),
     [
         ({"model": "m"}, None, "the body has none of messages, prompt"),
-        ({"model": "m"}, "/v1/nothing", "'/v1/nothing' is none of /v1/chat/completions, "),
+        ({"model": "m"}, "/v1/nothing", "unknown route '/v1/nothing'; known: /v1/chat/completions, "),
         ({"model": "m", "prompt": 7}, None, "'prompt' must be a string"),
         ({"model": "m", "messages": 7}, None, "'messages' must be a list of messages"),
     ],

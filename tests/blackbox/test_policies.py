@@ -226,11 +226,11 @@ async def test_a_policy_is_tested_in_the_build_of_the_gateway(tmp_path: Path) ->
 
 
 async def test_unknown_names_are_rejected_with_the_known_ones(tmp_path: Path) -> None:
-    assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
+    assert "there is no policy 'best'; known: expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
     config.write_text('[policy]\nname = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
     reported = await refusal("--config", str(config))
-    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in reported
+    assert "policies.mine.scorers: there is no scorer 'best'; known: prefix_overlap, " in reported
     assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
 
 

@@ -34,7 +34,7 @@ def test_every_policy_of_a_file_is_tested(tmp_path: Path, capsys: pytest.Capture
     code, text = ran(capsys, "test", written(tmp_path, GOOD), "--policy-budget-ms", "60000")
     assert code == 0
     assert text.startswith("policy mine\n  ok    one candidate is chosen\n")
-    checks = ["some of the candidates are kept", "what it reads of the prompt is declared"]
+    checks = ["some of the candidates are kept", "reading query.prefix is declared"]
     assert text.endswith(f"filter Near\n  ok    {checks[0]}\n  ok    {checks[1]}\n11 of 11 checks passed\n")
 
 
@@ -53,10 +53,10 @@ def test_a_failed_policy_is_listed_with_the_reason(
 def test_a_repeated_reason_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "test", written(tmp_path, BAD.replace("0", "candidates[0]")))
     assert code == 1
-    words = "it answered a candidate; its index among them is wanted, or a Choice"
+    words = "it returned a candidate; return its index or a Choice"
     assert text.startswith(
         f"policy my_policy\n  FAIL  one candidate is chosen: {words}\n"
-        "  FAIL  of many candidates one is chosen: the same\n"
+        "  FAIL  one of many candidates is chosen: the same\n"
     )
     assert (text.count(words), text.count(": the same")) == (1, 8)
 

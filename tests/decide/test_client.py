@@ -82,7 +82,7 @@ async def test_saturation_is_waited_for_or_reported() -> None:
             await client.decide(body=BODY, max_queue_s=0.05)
         assert caught.value.retry_after_s > 0
         waiting = asyncio.get_running_loop().create_task(client.decide(body=BODY))
-        await until(lambda: setup.counts("queued"), "the first waited in vain")
+        await until(lambda: setup.counts("queued"), "the first was never queued")
         assert await client.finished(held)
         assert await client.finished(await waiting) and await setup.is_free()
 

@@ -294,7 +294,7 @@ async def test_a_prompt_of_more_tokens_than_the_model_takes_is_unknown(
     """Each time, cached or not; an honest worker answers so, too, and goes on being asked."""
     for most in (4, 4, 5, 0):
         if most == 4:
-            with pytest.raises(PromptError, match="more tokens than the model takes"):
+            with pytest.raises(PromptError, match="more tokens than the model accepts"):
                 await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)
         else:
             assert (await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)).num_tokens

@@ -34,7 +34,7 @@ def test_in_time_the_largest_overlap_wins() -> None:
     holder, idle = at("holder", overlap=900, booked=1000), at("idle")
     assert chosen(Query("m", 1000, slo_ttft_s=3.0), holder, idle) == (
         "holder",
-        "in time, and the least to compute",
+        "meets the SLO with the fewest tokens to compute",
     )
     assert chosen(Query("m", 1000, slo_ttft_s=1.15), holder, idle)[0] == "idle"
 
@@ -51,7 +51,7 @@ def test_a_sheddable_request_goes_to_a_worker_that_is_late_already() -> None:
     some = [at("idle"), at("late", booked=5000), at("later", booked=9000)]
     assert chosen(Query("m", 1000, slo_ttft_s=2.0), *some)[0] == "idle"
     shed = Query("m", 1000, slo_ttft_s=2.0, priority=-1)
-    assert chosen(shed, *some) == ("late", "may be shed: gives way to others")
+    assert chosen(shed, *some) == ("late", "negative priority: leaves the faster workers to others")
     assert chosen(shed, some[0])[0] == "idle"
 
 

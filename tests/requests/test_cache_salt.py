@@ -22,7 +22,7 @@ def test_a_route_without_a_cache_is_not_salted(path: str) -> None:
 
 @pytest.mark.parametrize("path", [*routes(Salt.REFUSED), "/mine"])
 def test_a_route_that_takes_no_salt_is_rejected_rather_than_shared(path: str) -> None:
-    with pytest.raises(NotSupported, match=f"requests to {path} cannot be salted") as caught:
+    with pytest.raises(NotSupported, match=f"requests to {path} cannot be isolated") as caught:
         parse_request(path, BODY, rules=BodyRules(salt="OURS"))
     assert caught.value.status == 501
     assert parse_request(path, BODY).body == BODY

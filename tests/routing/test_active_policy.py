@@ -87,7 +87,7 @@ def test_the_policy_of_a_file_is_used_where_none_is_named(tmp_path: Path) -> Non
     ("text", "words"),
     [
         (BROKEN, "policy own: own.py:2: NameError: name 'candidate' is not defined"),
-        (LAST.replace("- 1", "- 0"), "policy own: it chose 1 of 1 candidates"),
+        (LAST.replace("- 1", "- 0"), "policy own: it returned the index 1 for 1 candidates"),
         ("def choose(:", "own.py:1: invalid syntax"),
     ],
 )

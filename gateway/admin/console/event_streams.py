@@ -63,10 +63,10 @@ def event_handlers(sources: Mapping[str, Handler]) -> dict[str, Handler]:
         unknown = [topic for topic in topics if topic not in sources]
         if unknown:
             known = ", ".join(sources)
-            return _refusal(f"?topics= is a list of topics ({known}), not '{unknown[0][:40]}'", 400)
+            return _refusal(f"unknown topic '{unknown[0][:40]}' in ?topics=; known: {known}", 400)
         streams = request.app[STREAMS]
         if streams.num_open >= MAX_STREAMS:
-            return _refusal(f"{MAX_STREAMS} event streams are open, which is the most", 503)
+            return _refusal(f"{MAX_STREAMS} event streams are open, the limit; close one and retry", 503)
         streams.num_open += 1
         try:
             async with asyncio.timeout(STREAM_S + WRITE_S):

@@ -125,5 +125,5 @@ def _loaded(point: Any) -> Plugin:
         raise ConfigError(f"policy '{point.name}' of {origin} cannot be loaded: {where(exc)}") from exc
     if kind is None:
         methods = ", ".join(METHODS)
-        raise ConfigError(f"policy '{point.name}' of {origin} has none, or several, of {methods}")
+        raise ConfigError(f"policy '{point.name}' of {origin} must have exactly one of {methods}")
     return Plugin(point.name, kind, origin, make if callable(make) else lambda: make)

@@ -68,11 +68,11 @@ class PolicyRegistry:
         self._warned: set[str] = set()
         for name in compositions or {}:
             if name in POLICIES or name in COMPOSITIONS or name == AUTO:
-                raise ConfigError(f"policies.{name}: is a shipped policy; name it otherwise")
+                raise ConfigError(f"policies.{name}: is the name of a built-in policy; choose another name")
         for plugin in file.plugins.values() if file else ():
             if plugin.name in self.names(plugin.kind, without_file=True) or plugin.name == AUTO:
                 raise ConfigError(
-                    f"{plugin.origin}: there is a {plugin.kind} '{plugin.name}' already; name it otherwise"
+                    f"{plugin.origin}: there is a {plugin.kind} '{plugin.name}' already; choose another name"
                 )
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class PolicyRegistry:
         if composition is not None and name not in within:
             return self._compose(name, composition, [*within, name])
         if composition is not None:
-            raise ConfigError(f"policies.{name}: is made of itself, by way of {' and '.join(within)}")
+            raise ConfigError(f"policies.{name}: refers to itself through {' and '.join(within)}")
         where = f"policies.{within[-1]}.policy" if within else "policy"
         policy: Policy = self._part("policy", name, where)
         return policy if name in POLICIES else CheckedPolicy(name, policy)
@@ -187,12 +187,12 @@ class PolicyRegistry:
         plugin = self._plugin(kind, name)
         if plugin is None:
             known = self.names(kind)
-            words = meant(name, known) or f"; there are {', '.join(known)}"
+            words = meant(name, known) or f"; known: {', '.join(known)}"
             raise ConfigError(f"{where}: there is no {kind} '{name}'{words}")
         try:
             return plugin.make()
         except Exception as exc:  # noqa: BLE001  others' code, at the start
-            raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be made: {exc}") from exc
+            raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be created: {exc}") from exc
 
     def _plugin(self, kind: Kind, name: str) -> Plugin | None:
         for plugins in (self._file.plugins if self._file else {}, self._installed.plugins):

@@ -79,26 +79,26 @@ def test_compositions_may_use_other_policies() -> None:
         (Composition(policy="random", picker="max"), "policies.mine: a picker goes with scorers"),
         (
             Composition(policy="best"),
-            "policies.mine.policy: there is no policy 'best'; there are expected_ttft,",
+            "policies.mine.policy: there is no policy 'best'; known: expected_ttft,",
         ),
         (
             Composition(filters=["no"], scorers=SCORES),
-            "policies.mine.filters: there is no filter 'no'; there are top",
+            "policies.mine.filters: there is no filter 'no'; known: top",
         ),
         (
             Composition(scorers={"no": 1}),
-            "policies.mine.scorers: there is no scorer 'no'; there are prefix_overlap,",
+            "policies.mine.scorers: there is no scorer 'no'; known: prefix_overlap,",
         ),
         (
             Composition(scorers=SCORES, picker="no"),
-            "policies.mine.picker: there is no picker 'no'; there are max, ",
+            "policies.mine.picker: there is no picker 'no'; known: max, ",
         ),
         (Composition(scorers={"least_load": 0}), "policies.mine.scorers: the weight of least_load is 0"),
         (
             Composition(scorers={"least_load": float("nan")}),
             "policies.mine.scorers: the weight of least_load is nan",
         ),
-        (Composition(policy="mine"), "policies.mine: is made of itself, by way of mine"),
+        (Composition(policy="mine"), "policies.mine: refers to itself through mine"),
     ],
 )
 def test_invalid_compositions_are_rejected(mine: Composition, words: str) -> None:
@@ -108,7 +108,7 @@ def test_invalid_compositions_are_rejected(mine: Composition, words: str) -> Non
 def test_a_name_taken_twice_is_rejected(tmp_path: Path) -> None:
     for name in ("random", "topology", "auto"):
         assert refused(name, **{name: Composition(policy="least_load")}).startswith(
-            f"policies.{name}: is a shipped"
+            f"policies.{name}: is the name of a built-in"
         )
     own = file(tmp_path, "class P:\n    name = 'random'\n    def choose(self, q, c, rng): return 0\n")
     with pytest.raises(ConfigError, match="own.py: there is a policy 'random' already"):
@@ -143,7 +143,7 @@ def test_a_policy_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
         tmp_path,
         "class P:\n    name = 'p'\n    def __init__(self, x): 0\n    def choose(self, q, c, rng): 0\n",
     )
-    with pytest.raises(ConfigError, match="policy: .*own.py: 'p' cannot be made: .*missing 1 required"):
+    with pytest.raises(ConfigError, match="policy: .*own.py: 'p' cannot be created: .*missing 1 required"):
         PolicyRegistry(file=own).policy("p")
 
 
