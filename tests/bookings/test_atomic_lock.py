@@ -12,8 +12,8 @@ from gateway.bookings.sync import SharedBookings
 from gateway.core.worker import WorkerId
 from gateway.redis.keys import lock_keys
 from gateway.runtime.tasks import Tasks
-from tests.redis.serving import Server, redis_server, server
 from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process

@@ -11,8 +11,8 @@ from gateway.bookings.pubsub import PublishConnection
 from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import SCHEMA
 from loadtest.ports import free_port
-from tests.redis.serving import Server, checked, redis_server, refused, server, serving
 from tests.support.patience import until
+from tests.support.redis_servers import Server, checked, redis_server, refused, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

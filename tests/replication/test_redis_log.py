@@ -20,8 +20,8 @@ from gateway.replication.redis_log import (
     batch_id,
     state_id,
 )
-from tests.redis.serving import Server, redis_server, server
 from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

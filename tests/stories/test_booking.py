@@ -20,9 +20,9 @@ from gateway import request
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import load
 from gateway.core.worker import WorkerId
-from tests.redis.serving import Server, redis_server, server
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience, until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process

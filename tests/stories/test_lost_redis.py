@@ -11,8 +11,8 @@ import pytest
 
 from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.redis_log import WorkerLog
-from tests.redis.serving import Server, own_server, redis_server, server
 from tests.support.patience import stays
+from tests.support.redis_servers import Server, own_server, redis_server, server
 from tests.support.stories.fleet_story import FleetStory, fleet_story
 from tests.support.stories.sharing_gateways import (
     BRISK,

@@ -17,8 +17,8 @@ from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.redis_link import ReplicaTimes
 from loadtest.bench_heal import ask, known
-from tests.redis.serving import Server, own_server, redis_server, server
 from tests.support.patience import until
+from tests.support.redis_servers import Server, own_server, redis_server, server
 from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
 from tests.support.stories.sharing_gateways import (
     LASTING,

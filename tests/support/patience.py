@@ -74,7 +74,7 @@ async def until(
 async def stays(claim: Callable[[], Any], seconds: float, what: str = "") -> None:
     """Poll for this long; AssertionError as soon as `claim` is false.
 
-    For what must not happen, of which no event tells: a busy machine can only make it miss a fault.
+    It is for what must not happen: no event marks that, and a busy machine can only make it miss a fault.
     """
     end_s = monotonic() + seconds
     while monotonic() < end_s:

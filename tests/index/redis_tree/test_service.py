@@ -13,8 +13,8 @@ from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
 from gateway.redis.master_lookup import Locator, MasterUnknown
 from gateway.redis.options import HostPort
-from tests.redis.serving import Server, redis_server, server, serving
 from tests.support.patience import stays, until
+from tests.support.redis_servers import Server, redis_server, server, serving
 from tests.support.shared_tree import PATIENCE_S, ROOT, A, C, path_hashes, running_service, stored
 
 __all__ = ["redis_server", "server"]

@@ -13,7 +13,7 @@ from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.tenancy.auth.key_format import format_key_record
 from tests.support.patience import until
-from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
+from tests.support.token_issuers import AUDIENCE, ISSUER, jwks, public, token
 
 KEY, OTHER = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
 

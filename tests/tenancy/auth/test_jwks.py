@@ -14,7 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.tenancy.auth import jwks as module
 from gateway.tenancy.auth.jwks import Jwks
 from tests.support.patience import until
-from tests.tenancy.auth.issuers import jwks, jwt_verifier, public
+from tests.support.token_issuers import jwks, jwt_verifier, public
 
 
 class FakeVerifier:
