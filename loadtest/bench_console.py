@@ -157,7 +157,7 @@ def console_open(fleet: RunningFleet) -> Iterator[None]:
 
     def read() -> None:
         while not is_over.is_set():
-            with _direct.open(fleet.admin_url + "/admin/events?of=workers", timeout=60) as answer:
+            with _direct.open(fleet.admin_url + "/admin/events?topics=workers", timeout=60) as answer:
                 while not is_over.is_set() and answer.readline():
                     pass
 

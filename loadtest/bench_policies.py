@@ -1,5 +1,5 @@
 """Benchmark `make bench-policies`: results of policies, in virtual time, on the traffic that users have, on
-traces and on fleets that are not as they should be (`policy_rows.py`).
+traces and on faulty fleets (`policy_rows.py`).
 
 Each cell is a whole run of the gateway's router with simulated engines (`gateway/replay/`). Goodput is
 requests per second that meet the row's TTFT and TPOT. One seed, three with SEEDS=3 or FULL=1; a figure is

@@ -1,4 +1,4 @@
-"""Rows of `make bench-policies`: the traces, fleets that are not as they should be, and the traffic that
+"""Rows of `make bench-policies`: the traces, faulty fleets, and the traffic that
 users have."""
 
 import os

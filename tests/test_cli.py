@@ -86,6 +86,23 @@ def test_version_is_printed_and_unknown_arguments_get_a_suggestion(
     assert capsys.readouterr().err == "kvgate policy test: there is no b.py; see kvgate policy test --help\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["srve", "--worker", "http://a:1"], "kvgate: there is no command srve; did you mean serve?"),
+        (["policy", "tets"], "kvgate policy: there is no command tets; did you mean test?"),
+        (["sim", "--prot", "1"], "kvgate sim: there is no --prot; did you mean --port?"),
+        (["replay", "--polcy", "x"], "kvgate replay: there is no --polcy; did you mean --policy?"),
+        (["status", "--gatway", "x"], "kvgate status: there is no --gatway; did you mean --gateway?"),
+    ],
+)
+def test_a_misspelt_command_or_flag_is_answered_with_the_nearest(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_of(*arguments) == 2
+    assert capsys.readouterr().err == f"{words}\n"
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     exit_of("--help")
     text = capsys.readouterr().out
@@ -97,11 +114,11 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--port", "x"], "kvgate: --port: 'x' is no whole number"),
+        (["serve", "--port", "x"], "kvgate: --port: 'x' is not a whole number"),
         (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
         (
             ["check", "--policy", "best"],
-            "kvgate: policy: there is no policy 'best'; there are expected_ttft, ",
+            "kvgate: policy: there is no policy 'best'; known: expected_ttft, ",
         ),
         (["check", "--worker", "10.0.0.1:8000"], "kvgate: worker: '10.0.0.1:8000' is not an http(s) URL"),
         (["check", "--tokenizer", "./no/dir"], "kvgate: tokenizer: ./no/dir is not a directory"),
@@ -121,7 +138,7 @@ def test_unknown_variable_is_rejected(
 ) -> None:
     monkeypatch.setenv("KVGATE_PROT", "1")
     assert cli.main(["check"]) == 2
-    assert "KVGATE_PROT is no option" in capsys.readouterr().err
+    assert "KVGATE_PROT is not an option" in capsys.readouterr().err
 
 
 def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

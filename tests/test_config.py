@@ -112,14 +112,14 @@ def test_missing_or_binary_file_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        ("KVGATE_PORT", "80a", "'80a' is no whole number"),
-        ("KVGATE_PORT", "", "is no whole number"),
+        ("KVGATE_PORT", "80a", "'80a' is not a whole number"),
+        ("KVGATE_PORT", "", "is not a whole number"),
         ("KVGATE_LOG_REQUESTS", "yes", "'yes' is neither true nor false"),
         ("KVGATE_INDEX", "disk", "Invalid enum value 'disk'"),
         ("KVGATE_MAX_ATTEMPTS", "0", "'0' is not at least 1"),
-        ("KVGATE_PROT", "1", "is no option"),
-        ("KVGATE_", "1", "is no option"),
-        ("KVGATE_port", "1", "is no option"),
+        ("KVGATE_PROT", "1", "is not an option"),
+        ("KVGATE_", "1", "is not an option"),
+        ("KVGATE_port", "1", "is not an option"),
     ],
 )
 def test_variable_is_rejected_by_name(variable: str, text: str, words: str) -> None:
@@ -131,7 +131,7 @@ def test_variable_is_rejected_by_name(variable: str, text: str, words: str) -> N
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"port": "http"}, "--port: 'http' is no whole number"),
+        ({"port": "http"}, "--port: 'http' is not a whole number"),
         ({"head_timeout_s": "-1"}, "--head-timeout-s: "),
         ({"index": "disk"}, "--index: Invalid enum value 'disk'"),
     ],

@@ -25,7 +25,7 @@ class Glide:
 
     def __init__(self, scheduler: Scheduler, step: SchedulerStep) -> None:
         self.next = 0
-        """The step at the end of which `take` is to be called."""
+        """The step at the end of which the caller must call `take`."""
         self.is_over = False
         self._scheduler, self._cache, self._step = scheduler, scheduler.cache, step
         self._sequences = [sequence for sequence, _ in step.work]

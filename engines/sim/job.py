@@ -73,7 +73,7 @@ class TokenCounts:
 
 
 class LoadFailed(Exception):
-    """KV from another worker did not arrive, and is not to be computed here."""
+    """KV from another worker did not arrive, and this worker must not compute it."""
 
 
 class HttpJob:

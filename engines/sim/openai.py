@@ -58,8 +58,8 @@ def _counts(usage: TokenCounts) -> Json:
 
 
 class Completions:
-    """Responses of /v1/completions. `echoes`: the prompts' texts, where they are to be part of the
-    response."""
+    """Responses of /v1/completions. `echoes`: the prompts' texts, where the response must include
+    them."""
 
     def __init__(self, echoes: list[str] | None = None) -> None:
         self._echoes = echoes

@@ -301,7 +301,7 @@ class Scheduler:
 
     def _add_loading(self, sequence: Sequence, work: list[tuple[Sequence, int]], budget: int) -> int | None:
         """Admit a sequence with KV elsewhere. Three cases: it came back loaded; there is nothing to load; its
-        blocks are to be filled.
+        blocks must be filled first.
 
         Returns the tokens that this step computes of it; None where it does not fit.
         """

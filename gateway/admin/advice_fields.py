@@ -7,7 +7,7 @@ from gateway.admin.fields import MAX, MEAN, MIN, SUM, View
 
 class RemovalView(View):
     worker: A[str, "worker"]
-    own_cache_tokens: A[int | None, MAX, "tokens that are cached at no other worker; null: not known"]
+    unique_cached_tokens: A[int | None, MAX, "tokens that are cached at no other worker; null: not known"]
 
 
 class DemandView(View):
@@ -26,30 +26,34 @@ class GroupAdviceView(View):
     id: A[str, "model and role, as in `llama:both`"]
     model: A[str, "the first name of its workers"]
     role: A[str, "`prefill`, `decode` or `both`"]
-    workers: A[int, MAX, "workers that take requests"]
+    workers: A[int, MAX, "workers that accept requests"]
     is_idle: A[bool, "no request came in the last minute, and none waits or runs"]
-    desired_workers: A[float, SUM, "workers that meet the objective, steadied; round it up"]
-    needed_workers: A[float, SUM, "the same for the last minute, as it is"]
+    desired_workers: A[float, SUM, "workers that meet the objective, smoothed; round it up"]
+    needed_workers: A[float, SUM, "the same for the last minute, not smoothed"]
     needed_low: A[float, SUM, "lower end of an interval of 90 %"]
-    needed_high: A[float, SUM, "upper end"]
-    utilization: A[float | None, SUM, "needed workers relative to those that take requests"]
+    needed_high: A[float, SUM, "upper end of it"]
+    utilization: A[float | None, SUM, "needed workers relative to those that accept requests"]
     objective_is_reachable: A[bool, "an idle worker meets the objective"]
-    slo_attainment: A[float | None, MIN, "share of requests of five minutes that met it; null: none came"]
-    ttft_s: A[float | None, MAX, "predicted TTFT of a request that comes now; null: no worker"]
-    backlog_s: A[float | None, MAX, "seconds until what waits is computed; null: no worker"]
+    slo_attainment: A[
+        float | None, MIN, "share of requests in five minutes that met the objective; null: no requests"
+    ]
+    ttft_s: A[float | None, MAX, "predicted TTFT of a request that arrives now; null: no worker"]
+    backlog_s: A[float | None, MAX, "seconds until the waiting prompts are computed; null: no worker"]
     backlog_tokens: A[int, MAX, "prompt tokens that wait to be computed"]
     queued_requests: A[int, SUM, "requests that wait in the gateway"]
-    demand: A[DemandView, "what comes"]
-    worker_capacity: A[WorkerCapacityView, "of such requests, what one worker serves within the objective"]
-    cold_start_s: A[float | None, MEAN, "from the need of a worker to its join; null: not seen yet"]
-    remove: A[list[RemovalView], "workers by the cost of their loss, the cheapest first"]
+    demand: A[DemandView, "load of the requests that arrive"]
+    worker_capacity: A[
+        WorkerCapacityView, "load of such requests that one worker serves within the objective"
+    ]
+    cold_start_s: A[float | None, MEAN, "time from needing a worker to its join; null: not seen yet"]
+    remove: A[list[RemovalView], "workers by the cost of removing them, the cheapest first"]
 
 
 class PairAdviceView(View):
     model: A[str, "model"]
-    prefill_share: A[float, MEAN, "share of prefill workers among both that serves best"]
+    prefill_share: A[float, MEAN, "share of prefill workers at which both roles are equally busy"]
     prefill_workers: A[float, SUM, "prefill workers that meet the objective"]
-    decode_workers: A[float, SUM, "decode workers that meet it"]
+    decode_workers: A[float, SUM, "decode workers that meet the objective"]
 
 
 class AdviceView(View):

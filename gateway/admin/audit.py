@@ -94,7 +94,7 @@ class AuditLog:
         values = method, path, caller, address, status, reason
         if self._has_room():
             return log.warning("admin API: %s %s by %s from %s: %d, %s", *values)
-        text = "admin API: from %s: too many refused calls to write each; the last: %s %s by %s: %d, %s"
+        text = "admin API: too many refused calls from %s, logging only some; the last: %s %s by %s: %d, %s"
         return self._sums.warning(text, address, method, path, caller, status, reason)
 
     def _has_room(self) -> bool:

@@ -110,7 +110,7 @@ def key_handlers(credentials: Credentials) -> dict[str, Handler]:
     async def reload(request: web.Request) -> web.Response:
         """Reload the keys; takes JSON only, which a page in an operator's browser cannot send unasked."""
         if request.content_type != "application/json":
-            return _refusal(GatewayError("send application/json, as in {}"), 415)
+            return _refusal(GatewayError("send a body of type application/json, such as {}"), 415)
         try:
             await credentials.reload()
         except ConfigError as exc:

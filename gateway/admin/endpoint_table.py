@@ -3,10 +3,11 @@
 An endpoint is one row here, a handler of its name (`handlers` in `app.py`, `workers.py`,
 `lora.py`, `auth.py`, `console/`), and the fields of its answer (`fields.py`, `request_fields.py`,
 `advice_fields.py`).
+Components may have rows of their own (`app/component.py`).
 `make docs` writes them to docs/reference/admin-api.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -82,7 +83,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         "GET",
         "/admin/events",
         "events",
-        "what moves, as server-sent events (`?of=workers,requests,traffic`)",
+        "live figures, as server-sent events (`?topics=workers,requests,traffic`)",
         None,
         SUPERVISOR,
     ),
@@ -90,7 +91,7 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", "/admin/workers", "workers", "endpoints, their workers and loads", FleetView),
     AdminRoute("POST", "/admin/workers", "add_worker", "adds `url`, with an optional `role`", None, ALL),
     AdminRoute("POST", _WORKER + "/drain", "drain", "drains a worker; `remove`: then removes it", None, ALL),
-    AdminRoute("DELETE", _WORKER + "/drain", "undo_drain", "takes a drained worker back", None, ALL),
+    AdminRoute("DELETE", _WORKER + "/drain", "undo_drain", "ends the drain of a worker", None, ALL),
     AdminRoute("DELETE", _WORKER, "remove_worker", "removes a worker, aborting its requests", None, ALL),
     AdminRoute("GET", "/admin/index", "index", "blocks known of each worker", IndexView),
     AdminRoute("GET", "/admin/index/{worker}/blocks", "blocks", "block hashes, one per line", None, FOUND),
@@ -123,14 +124,14 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         "GET",
         "/admin/requests",
         "requests",
-        "the latest requests that ended; `?limit=`, `?id=` part of an id",
+        "the latest requests that ended; `?limit=`: how many, `?id=`: a part of an id",
         RequestsView,
     ),
     AdminRoute(
         "GET",
         "/admin/traffic",
         "traffic",
-        "the last hour in intervals of ten seconds; `?last=` so many",
+        "the last hour in intervals of ten seconds; `?limit=`: number of intervals",
         TrafficView,
     ),
     AdminRoute("GET", "/admin/keys", "keys", "API keys in use", KeysView),
@@ -149,12 +150,14 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
 )
 
 
-def bound(handlers: Mapping[str, Handler]) -> Iterator[web.RouteDef]:
+def bound(
+    handlers: Mapping[str, Handler], routes: Sequence[AdminRoute] = ADMIN_ROUTES
+) -> Iterator[web.RouteDef]:
     """Return the routes that have a handler. Raises KeyError for a handler without a row."""
-    unknown = handlers.keys() - {endpoint.name for endpoint in ADMIN_ROUTES}
+    unknown = handlers.keys() - {endpoint.name for endpoint in routes}
     if unknown:
         raise KeyError(f"handlers without a row in the table: {', '.join(sorted(unknown))}")
-    for endpoint in ADMIN_ROUTES:
+    for endpoint in routes:
         if handler := handlers.get(endpoint.name):
             method = web.get if endpoint.method == "GET" else partial(web.route, endpoint.method)
             yield method(endpoint.path, handler)  # HEAD goes with GET

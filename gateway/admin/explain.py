@@ -41,7 +41,7 @@ class Preview:
         some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
-            raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
+            raise InvalidRequest(f"unknown route '{http.path}'; known: {', '.join(ROUTES)}", param="path")
         if self._authenticator is not None and (credentials_of(some) or not self._authenticator.wants_key):
             http.caller = self._authenticator.ask(http, None)
         context = self._dispatch.context
@@ -70,5 +70,7 @@ def _path_of(body: bytes) -> str:
         raise InvalidRequest(f"the body is not a JSON object: {why_unreadable(exc, body)}") from exc
     found = [path for field, path in PATHS.items() if field in fields]
     if not found:
-        raise InvalidRequest(f"the body has none of {', '.join(PATHS)}; name its route with ?path=ROUTE")
+        raise InvalidRequest(
+            f"the body has none of {', '.join(PATHS)}, so its route is unknown; add ?path=ROUTE"
+        )
     return found[0]

@@ -17,8 +17,8 @@ class MergeRule(Enum):
     MEAN = "averaged: processes have the same share of the load"
     MAX = "the highest: each process sees the same thing"
     MIN = "the lowest: the cautious value"
-    FIRST = "the first process's, whole"
-    WORST = "the word furthest from well"
+    FIRST = "taken whole from the first process"
+    WORST = "the worst of the states"
 
 
 SUM, MEAN, MAX, MIN, FIRST, WORST = (
@@ -38,7 +38,7 @@ class View(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class CacheView(View):
     entries: A[int, SUM, "entries kept"]
     bytes: A[int, SUM, "memory used"]
-    max_bytes: A[int, SUM, "memory at most"]
+    max_bytes: A[int, SUM, "limit on memory"]
 
 
 # /admin/workers ----------------------------------------------------------------------------------
@@ -55,11 +55,11 @@ class VerificationCountsView(View):
     mean_error_tokens: A[float | None, MAX, "mean error, cached minus predicted tokens"]
     mean_absolute_error_tokens: A[float | None, MAX, "mean absolute error"]
     confidence: A[float, MIN, "factor on predicted overlaps"]
-    token_parity: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
+    token_parity: A[str, WORST, "`differ` where the engine tokenizes prompts differently"]
 
 
 class BlindRecoveryView(View):
-    reason: A[str, "why not all of the cache is known"]
+    reason: A[str, "why a part of the cache is unknown"]
     proven_blocks: A[int, MAX, "blocks that answers proved"] = 0
     orphan_blocks: A[int, MAX, "reported blocks without a known parent"] = 0
     adopted_orphan_blocks: A[int, MAX, "orphans that a proof placed"] = 0
@@ -75,7 +75,7 @@ class TokenSourceView(View):
 
 class WorkerTrafficView(View):
     requests: A[int, SUM, "requests sent"]
-    ttft: A[dict[str, int], SUM, "first tokens by time: from and to how many seconds"]
+    ttft: A[dict[str, int], SUM, "first tokens by TTFT: bounds in seconds"]
     prompt_tokens: A[int, SUM, "prompt tokens sent"]
     predicted_cached_tokens: A[int, SUM, "of these, predicted to be cached"]
     reported_prompt_tokens: A[int, SUM, "prompt tokens of answers that reported cached ones"]
@@ -83,8 +83,8 @@ class WorkerTrafficView(View):
 
 
 class WorkerView(View):
-    id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
-    is_up: A[bool, "answers health checks, or gives other signs of life while these are late"]
+    id: A[str, "host and port, with `#rank` where an endpoint has several DP ranks"]
+    is_up: A[bool, "answers health checks, or answers, events or metrics while these are late"]
     is_late: A[bool, "its last health check timed out"]
     state: A[str, WORST, "lifecycle state"]
     reason: A[str | None, "why it is in that state"]
@@ -118,7 +118,7 @@ class WorkerView(View):
 class EndpointView(View):
     url: A[str, "base URL"]
     state: A[str, WORST, "`joining`, `joined` or `down`"]
-    is_draining: A[bool, "takes no new requests"]
+    is_draining: A[bool, "gets no new requests"]
     engine: A[str | None, "engine"]
     version: A[str | None, "engine version"]
     role: A[str | None, "`prefill`, `decode` or `both`"]
@@ -361,8 +361,8 @@ class TenantView(View):
 
 
 class RejectionView(View):
-    id: A[str, "of this entry"]
-    request_id: A[str, "of the request"]
+    id: A[str, "id of the entry"]
+    request_id: A[str, "id of the request"]
     model: A[str, "model"]
     tenant: A[str, "tenant"]
     priority: A[int, FIRST, "priority"]

@@ -10,7 +10,7 @@ from gateway.admin.workers import as_error, as_json
 from gateway.core.decode_errors import UNREADABLE
 from gateway.discovery.lora_loading import AdapterLoader, AdapterRequestError, EndpointResult
 
-OFF = "the gateway loads and unloads adapters only where it was started with --admin-load-adapters"
+OFF = "loading and unloading adapters is off; start the gateway with --admin-load-adapters"
 
 
 class _AdapterRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +43,9 @@ class AdapterAdmin:
         if not self._is_on:
             return as_error(403, OFF)
         if request.content_type != "application/json":
-            return as_error(415, 'send application/json, as in {"adapter": "a", "path": "/adapters/a"}')
+            return as_error(
+                415, 'send a body of type application/json, such as {"adapter": "a", "path": "/adapters/a"}'
+            )
         try:
             wanted = msgspec.json.decode(await request.read(), type=_AdapterRequest)
         except UNREADABLE as exc:
@@ -60,7 +62,7 @@ class AdapterAdmin:
             return as_error(403, OFF)
         name, query = request.match_info["name"], request.query
         if unknown := query.keys() - {"worker", "model"}:
-            return as_error(400, f"?{min(unknown)}= is none of ?worker= and ?model=")
+            return as_error(400, f"unknown parameter ?{min(unknown)}=; known: ?worker= and ?model=")
         try:
             asked = await self._loading.unload(name, query.get("model"), query.getall("worker", []))
         except AdapterRequestError as exc:
@@ -70,7 +72,7 @@ class AdapterAdmin:
     async def _refresh(self, request: web.Request) -> web.Response:
         """Refresh the workers' names at once, after a change at a worker by other means."""
         if request.content_type != "application/json":
-            return as_error(415, "send application/json, as in {}")
+            return as_error(415, "send a body of type application/json, such as {}")
         await self._loading.refresh()
         return await self._show(request)
 
@@ -81,5 +83,5 @@ def _result(name: str, asked: Sequence[EndpointResult]) -> web.Response:
     result: dict[str, object] = {"adapter": name, "workers": asked}
     if failed:
         failures = "; ".join(f"{each.url}: {each.message}" for each in failed)
-        result["error"] = {"message": f"{len(failed)} of {len(asked)} workers did not: {failures}"}
+        result["error"] = {"message": f"{len(failed)} of {len(asked)} workers failed: {failures}"}
     return as_json(result, 502 if failed else 200)

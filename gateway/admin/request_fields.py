@@ -6,7 +6,7 @@ from gateway.admin.fields import FIRST, SUM, View
 
 
 class RequestView(View):
-    id: A[str, "of its decision: key of `/admin/decisions/ID`"]
+    id: A[str, "id of its decision, for `/admin/decisions/ID`"]
     request_id: A[str, "the client's `x-request-id`, or a generated one"]
     at: A[float, FIRST, "Unix time of its end"]
     model: A[str, "model"]
@@ -28,7 +28,7 @@ class RequestsView(View):
 
 
 class PooledView(View):
-    missed_tokens: A[int, SUM, "about how many of `block_tokens` are in no one cache of the fleet's size"]
+    missed_tokens: A[int, SUM, "estimate of `block_tokens` that one cache of the fleet's size would miss"]
     block_tokens: A[int, SUM, "prompt tokens in full blocks"]
     prompt_tokens: A[int, SUM, "prompt tokens"]
 
@@ -42,10 +42,10 @@ class TrafficIntervalView(View):
     reported_prompt_tokens: A[int, SUM, "prompt tokens of answers that reported cached ones"]
     reported_cached_tokens: A[int, SUM, "of `reported_prompt_tokens`, cached"]
     predicted_cached_tokens: A[int, SUM, "of `reported_prompt_tokens`, predicted to be cached"]
-    ttft: A[dict[str, int], SUM, "first tokens by time: from and to how many seconds"]
-    itl: A[dict[str, int], SUM, "tokens by the time since the one before"]
-    e2e: A[dict[str, int], SUM, "answers of 2xx by time from arrival to end"]
-    pooled: A[PooledView | None, "one cache of the fleet's size; null: not known"] = None
+    ttft: A[dict[str, int], SUM, "first tokens by TTFT: bounds in seconds"]
+    itl: A[dict[str, int], SUM, "tokens by the time since the previous one"]
+    e2e: A[dict[str, int], SUM, "2xx answers by time from arrival to end"]
+    pooled: A[PooledView | None, "estimate for one cache of the fleet's size; null: not known"] = None
 
 
 class TrafficView(View):

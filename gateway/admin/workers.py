@@ -103,7 +103,9 @@ class FleetAdmin:
     async def _add(self, request: web.Request) -> web.Response:
         """Add a worker; takes JSON only, which a page in an operator's browser cannot send unasked."""
         if request.content_type != "application/json":
-            return as_error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
+            return as_error(
+                415, 'send a body of type application/json, such as {"url": "http://10.0.0.3:8000"}'
+            )
         try:
             new = msgspec.json.decode(await request.read(), type=_NewWorkerRequest)
             url = endpoint_url(new.url)
@@ -142,7 +144,7 @@ class FleetAdmin:
         if request.content_type != "application/json" and (
             request.can_read_body or "Origin" in request.headers
         ):
-            return as_error(415, "send application/json, as in {}")
+            return as_error(415, "send a body of type application/json, such as {}")
         try:
             wanted = msgspec.json.decode(await request.read() or b"{}", type=_DrainRequest)
         except UNREADABLE as exc:
@@ -150,8 +152,8 @@ class FleetAdmin:
         if (endpoint := self._roster.find(name := _name(request))) is None:
             return _unknown(name)
         caller = caller_of(request)
-        why = f"asked for by {caller}" if caller else "asked for"
-        why = f"{why}, and to be removed when nothing is left" if wanted.remove else why
+        why = f"requested by {caller}" if caller else "requested"
+        why = f"{why}; removed when its requests have ended" if wanted.remove else why
         is_new = self._lifecycle.drain(endpoint.url, endpoint.workers, why, is_last=wanted.remove)
         return as_json(
             {"draining": endpoint.url, "changed": is_new, "remaining_requests": self._remaining(endpoint)}

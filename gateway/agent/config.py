@@ -17,20 +17,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "http://127.0.0.1:8000"
     engine: Annotated[
         str,
-        option("Its name (vllm, sglang, trtllm, ...), where it is not what its own answers say."),
+        option("Name of the engine (vllm, sglang, trtllm, ...); by default detected from its answers."),
     ] = ""
     listen: Annotated[
         str,
         option(
-            "HOST:PORT for gateways; loopback, so that nothing is open to a network unasked. "
-            "Port 0 takes a free one.",
+            "HOST:PORT that serves gateways; loopback by default, closed to networks. Port 0: any free one.",
             "address",
         ),
     ] = "127.0.0.1:7070"
     events_port: Annotated[
         int,
         option(
-            "Where the engine publishes KV events (plus DP rank) if it does not report it: vLLM's default.",
+            "Port at which the engine publishes KV events (plus DP rank) if it does not report one.",
             "port",
             ge=1,
             le=65535,
@@ -38,7 +37,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 5557
     replay_port: Annotated[
         int,
-        option("Where such an engine replays events (plus DP rank); 0: it does not.", "port", ge=0, le=65535),
+        option(
+            "Port at which such an engine replays events (plus DP rank); 0: it does not.",
+            "port",
+            ge=0,
+            le=65535,
+        ),
     ] = 0
     engine_key_file: Annotated[
         str, option("File with the API key that the engine was started with; used for probes.", "path")
@@ -46,22 +50,20 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     engine_ca_file: Annotated[
         str,
         option(
-            "Certificates (PEM) by which an engine with an https URL is verified, in place of the system's.",
+            "CA certificates (PEM) that verify an engine with an https URL, in place of the system's.",
             "path",
         ),
     ] = ""
     probe_interval_s: Annotated[
         float,
-        option(
-            "Between two probes of the engine: how soon a restart is seen at the latest.", "seconds", gt=0
-        ),
+        option("Interval of probes of the engine; a restart is noticed within it.", "seconds", gt=0),
     ] = 1.0
-    probe_timeout_s: Annotated[float, option("For one answer to a probe.", "seconds", gt=0)] = 5.0
+    probe_timeout_s: Annotated[float, option("Timeout of one probe.", "seconds", gt=0)] = 5.0
     offload_blocks: Annotated[
         int,
         option(
-            "Cached blocks that are kept of a rank in all its offload tiers (CPU, disk, remote) at most, "
-            "since no engine declares these; 0: 16 times what it declares for its GPU.",
+            "Limit on cached blocks that the agent keeps of one rank in all its offload tiers (CPU, disk, "
+            "remote), which no engine declares; 0: 16 times what it declares for its GPU.",
             "blocks",
             ge=0,
         ),
@@ -76,15 +78,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = ""
     tls_key_file: Annotated[
         str,
-        option("Private key of the certificate, unencrypted PEM, where it is not in the same file.", "path"),
+        option("Private key of the certificate, unencrypted PEM; default: in the same file.", "path"),
     ] = ""
     client_ca_file: Annotated[
-        str, option("Certificates (PEM) by which gateways are verified: without one, none may read.", "path")
+        str,
+        option(
+            "CA certificates (PEM) that verify gateways, which then must present a client certificate.",
+            "path",
+        ),
     ] = ""
     token_file: Annotated[
         str,
         option(
-            "File with a token that gateways must show (their --agent-token-file). Use TLS: without it, the "
+            "File with a token that gateways must send (their --agent-token-file). Use TLS: without it, the "
             "token can be read on the network.",
             "path",
         ),
@@ -102,7 +108,7 @@ def load(flags: Mapping[str, Any]) -> AgentConfig:
     address_of(config.listen, "--listen")
     for name in ("tls_key_file", "client_ca_file"):
         if getattr(config, name) and not config.tls_cert_file:
-            raise ConfigError(f"--{name.replace('_', '-')}: is given without --tls-cert-file")
+            raise ConfigError(f"--{name.replace('_', '-')}: needs --tls-cert-file")
     return config
 
 

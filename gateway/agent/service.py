@@ -75,7 +75,9 @@ class KvEvents:
     async def _subscribe(self, requests: Any, context: Any) -> None:
         hello, rank, asked = await self._begin(context)
         if self.num_readers >= MAX_READERS:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_READERS} streams are open already")
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_READERS} streams are open, the limit"
+            )
         wake = asyncio.Event()
         reader = rank.journal.read(asked.epoch, asked.next_seq)
         rank.changed.add(wake.set)
@@ -119,12 +121,12 @@ class KvEvents:
         except DecodeError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         if asked.version != VERSION:
-            message = f"this agent speaks version {VERSION}, not {asked.version}"
+            message = f"this agent speaks protocol version {VERSION}, not {asked.version}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         found = self._find(asked.dp_rank)
         if found is None:
             rank = asked.dp_rank
-            message = f"nothing is known of rank {rank}: the engine does not answer, or publishes no events"
+            message = f"rank {rank} is unknown: the engine does not answer, or publishes no events"
             await context.abort(grpc.StatusCode.UNAVAILABLE, message)
             raise AssertionError("abort raises")
         return *found, asked
@@ -161,7 +163,7 @@ async def serve(
             server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
         )
     except RuntimeError as exc:
-        raise ConfigError(f"listen: {listen} cannot be listened on: is it taken?") from exc
+        raise ConfigError(f"listen: cannot listen on {listen}: is the port in use?") from exc
     await server.start()
     return server, int(port)
 

@@ -1,6 +1,6 @@
 """The inference APIs that clients speak: open paths, chats and errors in each dialect. Pure.
 
-open_routes   the table (core/route_table.py), --route and --refuse-route
+open_routes   the table (core/route_table.py), --route and --close-route
 to_chat       a body of /v1/messages or /v1/responses as a chat
 anthropic     /v1/messages                          responses     /v1/responses
 sglang        both, as SGLang converts them

@@ -37,7 +37,9 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     merges = dialect.merges_system
     late = [text for each in given if each.get("role") == "system" and (text := _system_text(each))]
     if late and merges is None:
-        raise PromptError("a late system message, and no template here to say where the engine puts it")
+        raise PromptError(
+            "a system message after the first, and no local template that shows where the engine puts it"
+        )
     lead = "".join([*_texts(body.get("system")), *(late if merges else ())])
     messages: list[dict[str, Any]] = [{"role": "system", "content": lead}] if lead else []
     for message in given:
@@ -108,7 +110,7 @@ def _converted(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         elif kind == "tool_use":
             calls.append(_call(block))
         elif kind not in ("redacted_thinking", "tool_reference"):
-            raise PromptError("a content block of a kind that is not known here")
+            raise PromptError("a content block of an unknown type")
     made: dict[str, Any] = {"role": role}
     if thoughts:
         made["reasoning"] = "".join(thoughts)
@@ -123,7 +125,7 @@ def _converted(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _call(block: Mapping[str, Any]) -> dict[str, Any]:
     if not block.get("id"):
-        raise PromptError("a tool call without an id: the engine makes one up")
+        raise PromptError("a tool call without an id: the engine generates one")
     function = {"name": block.get("name") or "", "arguments": block.get("input") or {}}
     return {"id": block["id"], "type": "function", "function": function}
 
@@ -164,7 +166,7 @@ def _effort(body: Mapping[str, Any], dialect: Dialect) -> str | None:
     thinking, output = body.get("thinking"), body.get("output_config")
     if isinstance(thinking, dict) and thinking.get("type") == "disabled":
         if dialect.disabled_effort is None:
-            raise PromptError("thinking is turned off, and no template here to say how")
+            raise PromptError("thinking is turned off, and no local template that shows how")
         return dialect.disabled_effort
     effort = output.get("effort") if isinstance(output, dict) else None
     return effort if isinstance(effort, str) else None
@@ -183,7 +185,7 @@ def _tools(body: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> li
         if block.get("type") in _CHANGES
     ]
     if changes:
-        raise PromptError("tools that change in the conversation are not followed here")
+        raise PromptError("tools that change within the conversation are not supported")
     return None if given is None else [_tool(each) for each in given]
 
 

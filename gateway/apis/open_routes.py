@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteForbidden, UnknownRoute
-from gateway.core.route_table import CHAT, MODELS, OWN, ROUTES, route_of
-from gateway.core.spelling import shortened
-from gateway.core.worker import ServedModel
+from gateway.core.errors import MethodNotAllowed, RouteForbidden, UnknownRoute
+from gateway.core.route_table import CHAT, MODELS, OWN, ROUTES
 
 Methods = tuple[str, ...]
 
@@ -86,7 +84,7 @@ class Routes:
             return False
         if method not in methods:
             allowed = ", ".join(methods)
-            raise MethodNotAllowed(f"{path} takes {allowed}, not {method}", param=allowed)
+            raise MethodNotAllowed(f"{path} accepts {allowed}, not {method}", param=allowed)
         return True
 
     def to_worker(self, path: str, target: bytes) -> bytes:
@@ -100,9 +98,9 @@ class Routes:
     def why_not(self, path: str) -> UnknownRoute | RouteForbidden:
         """The error for a path that is not open."""
         if path in CONTROL:
-            return RouteForbidden(f"{path} controls or reveals the engine, and is closed to clients")
+            return RouteForbidden(f"{path} controls or reveals the engine, and is not open to clients")
         if path in self._refused:
-            return RouteForbidden(f"{path} is closed on this gateway; use another route")
+            return RouteForbidden(f"{path} is disabled on this gateway; use another route")
         if path == "/metrics" or path.startswith("/admin"):
             return UnknownRoute(
                 f"there is no route {path} on this port; metrics and admin are on the admin port"
@@ -116,16 +114,5 @@ def _read(entry: str) -> tuple[str, str]:
         raise ValueError(f"'{entry}' is neither a path nor a method and a path, as in 'GET /load'")
     path = "/" + "/".join(part for part in found[2].split("/") if part)  # as requests are looked up
     if path in OWN:
-        raise ValueError(f"{path} is the gateway's own")
+        raise ValueError(f"{path} is served by the gateway itself")
     return found[1] or "POST", path
-
-
-def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
-    """The model of a request that names none: a fleet of one model needs no name where the route has no
-    place for one. Raises ModelMissing."""
-    if route_of(path).names_model:
-        raise ModelMissing
-    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
-    if len({served[name].root for name in plain}) > 1:
-        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {shortened(served)}")
-    return plain[0] if plain else ""

@@ -79,8 +79,8 @@ class ResponseIds:
             if self.name(worker, tenant) == parts[2]:
                 return parts[3] if parts[1] == "w" else f"resp_{parts[3]}", worker
         raise UnknownResponse(
-            f"the response '{given[:80]}' is gone with its worker, or belongs to another tenant; send the "
-            "whole conversation"
+            f"the response '{given[:80]}' is not available: its worker left, or another tenant owns it; send "
+            "the whole conversation"
         )
 
 
@@ -93,7 +93,7 @@ def parse_stored(method: str, path: str) -> tuple[str, str]:
         raise UnknownRoute(f"there is no route {path}")
     if method not in methods:
         allowed = ", ".join(methods)
-        raise MethodNotAllowed(f"{STORED}{slash}{rest} takes {allowed}, not {method}", param=allowed)
+        raise MethodNotAllowed(f"{STORED}{slash}{rest} accepts {allowed}, not {method}", param=allowed)
     return unquote(given), slash + rest
 
 

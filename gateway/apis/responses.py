@@ -20,12 +20,12 @@ TEXTS = ("input_text", "output_text", "text")
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     """The chat's fields that make its prompt. Raises PromptError where only the worker can render it."""
     if not dialect.has_chats:
-        raise PromptError("responses of this model are not made as its chats are")
+        raise PromptError("the engine renders Responses requests of this model differently from chats")
     for field in BEFORE:
         if body.get(field) is not None:
-            raise PromptError(f"{field} brings in what is not in the request")
+            raise PromptError(f"{field} adds content that is not in the request")
     if body.get("truncation") not in (None, "disabled"):
-        raise PromptError("truncation is the engine's")
+        raise PromptError("the engine truncates the prompt")
     given, instructions = body.get("input"), body.get("instructions")
     messages: list[dict[str, Any]] = []
     if instructions:
@@ -55,7 +55,7 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
 
 
 def _is_open(item: Mapping[str, Any]) -> bool:
-    """An answer that is to be gone on with."""
+    """Partial answer that the engine continues."""
     is_said = item.get("type", "message") in ("message", "reasoning")
     return is_said and item.get("status") in ("in_progress", "incomplete")
 
@@ -83,7 +83,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], *, may_join: b
     elif isinstance(role, str) and kind in (None, "message"):
         messages.append({"role": role, "content": _content(item.get("content"))})
     else:
-        raise PromptError("an item of a kind that is not known here")
+        raise PromptError("an item of an unknown type")
 
 
 def _join(messages: list[dict[str, Any]], last: dict[str, Any] | None, field: str, text: str) -> None:
@@ -125,7 +125,7 @@ def _content(content: object) -> object:
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
         else:
-            raise PromptError("a content part of a kind that is not known here")
+            raise PromptError("a content part of an unknown type")
     return parts
 
 
@@ -133,7 +133,7 @@ def _tools(tools: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | 
     if not tools:
         return None
     if any(tool.get("type") in NOT_RENDERED for tool in tools):
-        raise PromptError("a tool of a kind that is not known here")
+        raise PromptError("a tool of an unknown type")
     names = ("name", "description", "parameters", "strict", "defer_loading")
     return [
         {"type": "function", "function": {name: tool.get(name) for name in names}}

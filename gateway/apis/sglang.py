@@ -33,7 +33,7 @@ that of 0.5.10."""
 SERVER_TOOLS = ("web_search_", "computer_", "bash_", "text_editor_")
 LABEL = "Developer instructions:"
 NOT_IN_CHAT = ("id", "status", "type")
-_BETWEEN = "SGLang of this version converts such bodies in another way than those that are known here"
+_BETWEEN = "this version of SGLang converts such bodies in an unknown way"
 
 
 def messages_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
@@ -49,13 +49,15 @@ def messages_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
         text for each in given if each.get("role") == "system" and (text := _late_text(each.get("content")))
     ]
     if late and dialect.merges_system is None:
-        raise PromptError("a late system message, and no template here to say where the engine puts it")
+        raise PromptError(
+            "a system message after the first, and no local template that shows where the engine puts it"
+        )
     lead = [*_system(body.get("system"), is_old), *(late if merges else ())]
     messages: list[dict[str, Any]] = [{"role": "system", "content": "\n".join(lead)}] if lead else []
     for message in given:
         role = message.get("role")
         if role not in ("user", "assistant") and (is_old or role != "system"):
-            raise PromptError("a message of a role that SGLang does not know here")
+            raise PromptError("a message with a role that SGLang does not know")
         if role != "system" or not merges:
             messages += _converted(message, dialect)
     chat: dict[str, Any] = {"messages": messages}
@@ -117,7 +119,7 @@ def _converted(message: Mapping[str, Any], dialect: Dialect) -> list[dict[str, A
         elif kind in ("thinking", "redacted_thinking"):
             _check_thinking(kind, role, dialect)
         elif kind != "tool_reference" or is_old:
-            raise PromptError("a content block of a kind that is not known here")
+            raise PromptError("a content block of an unknown type")
     said: dict[str, Any] = {"role": role, "tool_calls": calls} if calls else {"role": role}
     if parts:
         said["content"] = _joined(parts)
@@ -134,7 +136,7 @@ def _check_thinking(kind: str, role: str, dialect: Dialect) -> None:
     if kind == "redacted_thinking":
         raise PromptError("redacted thinking is refused by SGLang")
     if dialect.reasoning_parser is not None:
-        raise PromptError("earlier thinking is rendered by the worker's reasoning parser")
+        raise PromptError("the worker's reasoning parser renders earlier thinking")
 
 
 def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -143,7 +145,7 @@ def _joined(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 def _call(block: Mapping[str, Any]) -> dict[str, Any]:
     if not block.get("id"):
-        raise PromptError("a tool call without an id: the engine makes one up")
+        raise PromptError("a tool call without an id: the engine generates one")
     function = {"name": block.get("name") or "", "arguments": block.get("input") or {}}
     return {"id": block["id"], "type": "function", "function": function}
 
@@ -162,7 +164,7 @@ def _result_parts(content: Sequence[object], is_old: bool) -> Iterator[dict[str,
     for item in content:
         kind = item.get("type") if isinstance(item, dict) else None
         if not isinstance(item, dict) or kind not in ("text", "image", "tool_reference"):
-            raise PromptError("a tool result of a kind that is not known here")
+            raise PromptError("a tool result of an unknown type")
         if kind == "text" and item.get("text"):
             yield {"type": "text", "text": item["text"]}
         elif kind == "image":
@@ -222,7 +224,7 @@ def _tool_choice(choice: object) -> dict[str, Any]:
         assert isinstance(choice, dict)
         return {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
     if kind not in ("auto", "any", "none"):
-        raise PromptError("tool_choice of a kind that SGLang does not know")
+        raise PromptError("a tool_choice that SGLang does not know")
     return {"tool_choice": "required" if kind == "any" else kind}
 
 
@@ -231,7 +233,7 @@ def _thinking(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     thinking, output = body.get("thinking"), body.get("output_config")
     if isinstance(thinking, dict):
         if dialect.reasoning_parser is not None:
-            raise PromptError("thinking is switched by the worker's reasoning parser")
+            raise PromptError("the worker's reasoning parser switches thinking")
         if thinking.get("type") != "disabled":
             raise PromptError("thinking is refused by an SGLang without a reasoning parser")
     effort = output.get("effort") if isinstance(output, dict) else None
@@ -247,11 +249,11 @@ def responses_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     """Chat of a body of /v1/responses. Raises PromptError where only the worker can render it."""
     is_old = dialect.version < NEW_API
     if not dialect.has_chats:
-        raise PromptError("responses of this model are not made as its chats are")
+        raise PromptError("the engine renders Responses requests of this model differently from chats")
     if not is_old and dialect.version < TRANSLATED:
         raise PromptError(_BETWEEN)
     if body.get("previous_response_id") is not None:
-        raise PromptError("previous_response_id brings in what is not in the request")
+        raise PromptError("previous_response_id adds content that is not in the request")
     given, instructions = body.get("input"), body.get("instructions")
     messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
@@ -267,7 +269,9 @@ def responses_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
             _append(messages, message)
     _join_pieces(messages)
     if dialect.merges_system is None and any(each.get("role") == "system" for each in messages[1:]):
-        raise PromptError("a late system message, and no template here to say where the engine puts it")
+        raise PromptError(
+            "a system message after the first, and no local template that shows where the engine puts it"
+        )
     chat: dict[str, Any] = {"messages": _led(messages) if dialect.merges_system else messages}
     if tools := _functions(body.get("tools")):
         chat |= {"tools": tools, "tool_choice": _choice(body.get("tool_choice"))}
@@ -281,7 +285,7 @@ def responses_chat(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
 def _old_item(item: Mapping[str, Any]) -> dict[str, Any]:
     """Item as a message: up to 0.5.10 it is taken as it is, and text is made of one that is no message."""
     if item.get("type") not in (None, "message") or not isinstance(item.get("content"), str):
-        raise PromptError("an item that SGLang of this version makes no message of")
+        raise PromptError("an item that this version of SGLang does not turn into a message")
     return {"role": item.get("role"), "content": item["content"]}
 
 
@@ -304,7 +308,7 @@ def _item(item: Mapping[str, Any]) -> dict[str, Any] | None:
             raise PromptError("reasoning that is encrypted")
         return {"role": "assistant", "reasoning_content": "\n".join(texts)} if texts else None
     if kind not in (None, "message"):
-        raise PromptError("an item of a kind that is not known here")
+        raise PromptError("an item of an unknown type")
     message = {name: value for name, value in item.items() if value is not None and name not in NOT_IN_CHAT}
     content = message.get("content")
     if message.get("role") == "developer":
@@ -431,7 +435,7 @@ def _functions(tools: object) -> list[dict[str, Any]]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise PromptError("tools is not a list of tools")
     if any(tool.get("type") == "custom" for tool in tools):
-        raise PromptError("a tool of a kind that is not known here")
+        raise PromptError("a tool of an unknown type")
     return [_function(tool) for tool in tools if tool.get("type") == "function"]
 
 

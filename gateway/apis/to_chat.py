@@ -17,7 +17,7 @@ from gateway.core.json_values import encode
 from gateway.core.rendering import Rendering
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import CHAT, RouteKind, route_of
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError, check_parts
 from gateway.tokenization.jinja_env import ENVIRONMENT
@@ -46,7 +46,7 @@ def as_chat(
 ) -> InferenceRequest:
     """The chat with the same prompt; `known` as for `parse_request`. Raises PromptError."""
     if request.is_crowded:
-        raise PromptError("it holds too many values to be looked into")
+        raise PromptError("its body has too many values to inspect")
     try:
         fields = request.fields
         for name in ITEMS:
@@ -57,9 +57,9 @@ def as_chat(
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:
-            made = parse_request(CHAT, encode(chat), known, salt=request.cache_salt)
+            made = parse_request(CHAT, encode(chat), known, BodyRules(salt=request.cache_salt))
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
-        raise PromptError("a field is of a wrong type", type(exc).__name__) from exc
+        raise PromptError("a field has the wrong type", type(exc).__name__) from exc
     made.cache_salt, made.session = request.cache_salt, request.session
     made.is_whole = True  # its caller went by the length of the body
     return made
@@ -113,7 +113,7 @@ def _wants_system_first(template: str) -> bool:
     except jinja2.TemplateError:
         return True
     except Exception as exc:  # noqa: BLE001  a template is a program from elsewhere; the engine does not start
-        raise PromptError("the template fails on system messages", type(exc).__name__) from exc
+        raise PromptError("the chat template fails on system messages", type(exc).__name__) from exc
     return False
 
 

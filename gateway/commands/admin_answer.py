@@ -16,11 +16,11 @@ ELSEWHERE = "another server answers there, such as a worker; the admin port is -
 def unreachable(gateway: str, exc: BaseException) -> ConfigError:
     """Make the error for a gateway that cannot be asked."""
     if isinstance(exc, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
-        cause = "it is no URL, as in http://127.0.0.1:9400"
+        cause = "it is not a URL, as in http://127.0.0.1:9400"
     elif isinstance(exc, aiohttp.ClientConnectorError):
         cause = f"cannot connect: {cause_of(exc)}; is a gateway running there?"
     elif isinstance(exc, msgspec.MsgspecError | ValueError):
-        cause = f"its answer is no JSON; {ELSEWHERE}"
+        cause = f"its answer is not JSON; {ELSEWHERE}"
     else:
         cause = cause_of(exc)
     return ConfigError(f"--gateway {gateway}: not a gateway's admin address: {cause}")

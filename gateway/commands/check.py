@@ -203,7 +203,7 @@ class Checker:
             return await self._by_itself(facts, worker)
         agent, hello = found
         if isinstance(hello, str):
-            words = f"its agent at {agent} is not followed: {hello}"
+            words = f"its agent at {agent} cannot be used: {hello}"
             return replace(await self._by_itself(facts, worker), agent=words)
         is_exact = hello.status.state is StreamState.EXACT
         finding = await self._by_itself(facts, worker, is_known=is_exact)
@@ -375,5 +375,5 @@ def _unlike(decode: Finding, findings: Sequence[Finding]) -> str | None:
         if not prefill.worker or not decode.worker or not are_pair(prefill.worker, decode.worker):
             continue
         if words := parity_difference(prefill.made, decode.made):
-            return f"{prefill.name} would compute other prompts for it: {words}"
+            return f"{prefill.name} renders prompts differently: {words}"
     return None

@@ -29,7 +29,7 @@ NUM_BLOCKS = 2
 CONNECT_S = 2.0
 APPEAR_S = 3.0
 """Time for the blocks of an answered prompt to appear, which takes milliseconds."""
-NOT_SHOWN = "nothing shows that the KV events at"
+NOT_SHOWN = "it is not proven that the KV events at"
 PORTS = '[workers."URL"] events_port and replay_port'
 
 
@@ -49,13 +49,13 @@ class EventsCheck:
         if source is None:
             return "it publishes no KV events"
         if source.is_polled:
-            return "its KV events can be polled, but it replays none: what is missed stays unknown"
+            return "its KV events can be polled, but it replays none: missed events stay unknown"
         fault = await self.reach(worker, source)
         if source.replay_endpoint is None:
             if fault and not source.is_reported:
-                return f"it reports no KV events, and where they are expected there are none: {fault}"
+                return f"it reports no port of KV events, and the default port does not work: {fault}"
             return fault or (
-                f"it publishes KV events at {source.endpoint} but replays none: what is missed stays unknown"
+                f"it publishes KV events at {source.endpoint} but replays none: missed events stay unknown"
             )
         if fault:
             return fault
@@ -73,7 +73,7 @@ class EventsCheck:
         async with self.follow(worker, source) as followed:
             await followed.is_exact_within(worker, CONNECT_S)
             if await complete(prompt) is None:
-                return f"{NOT_SHOWN} {source.endpoint} are its own: it refused a prompt"
+                return f"{NOT_SHOWN} {source.endpoint} are its own: it rejected a prompt"
             if await followed.holds_within(worker, prompt, NUM_BLOCKS, APPEAR_S):
                 return None
         return (

@@ -78,9 +78,9 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
     yield f"{answer['model']}, {tokens}: {answer['worker']}, by {answer['policy']}"
     predicted_s = answer["predicted_ttft_s"]
     yield answer["reason"] + (f"; first token in {predicted_s:.3f} s" if predicted_s is not None else "")
-    if split := answer["split"]:
-        where = split["prefill_worker"] or "no other worker"
-        yield f"prompt computed by {where}: {split['reason']}"
+    if disaggregation := answer["disaggregation"]:
+        where = disaggregation["prefill_worker"] or "no other worker"
+        yield f"prompt computed by {where}: {disaggregation['reason']}"
     if admission := answer["admission"]:
         reason = f": {admission['reason']}" if admission["reason"] else ""
         subject = f"for tenant {admission['tenant']}, priority {admission['priority']}"
@@ -92,13 +92,13 @@ def lines(answer: dict[str, Any]) -> Iterator[str]:
 LEGEND = {
     "cost": "seconds that the policy weighs; the lowest is chosen",
     "start_s": "its usual time before prefill",
-    "ahead_s": "prefill of requests that are ahead",
-    "own_s": "prefill of this prompt's uncached tokens",
+    "booked_s": "prefill of requests that are ahead",
+    "prefill_s": "prefill of this prompt's uncached tokens",
     "fetch_s": "fetching offloaded blocks",
-    "full_s": "waiting for room",
+    "wait_s": "waiting for room",
     "price_s": "what the uncached tokens cost others",
     "running_s": "what running requests cost this one",
-    "harm_s": "delay of running requests",
+    "slowdown_s": "delay of running requests",
     "evict_s": "blocks that it would evict",
     "overlap": "cached prompt tokens",
     "uncached": "prompt tokens to compute",
@@ -119,7 +119,7 @@ def candidate_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for name in shown:
         if name in LEGEND:
-            yield f"{name:<9} {LEGEND[name]}"
+            yield f"{name:<10} {LEGEND[name]}"
 
 
 def _matters(title: str, cells: Sequence[str]) -> bool:

@@ -82,9 +82,7 @@ async def _verify(args: argparse.Namespace, survey: Survey) -> int:
             break
         await asyncio.sleep(PAUSE_S)
     for row in rows:
-        print_lines(
-            f"{row.worker}: {faults[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}"
-        )
+        print_lines(f"{row.worker}: {faults[row.worker] or f'{len(row.blocks or ())} blocks, consistent'}")
     if args.name and not rows:
         raise ConfigError(f"no worker in Redis is named '{args.name}'; `kvgate index show` names the workers")
     return DIFFERENT if any(faults.values()) else 0
@@ -112,7 +110,11 @@ async def _compare(session: aiohttp.ClientSession, gateway: str, row: SurveyRow)
     if row.published and not own:
         return ""
     missing, more = len(own - there), len(there - own)
-    return f"{missing} blocks of the gateway's are not in Redis, {more} more are" if missing or more else ""
+    return (
+        f"{missing} blocks of the gateway are missing in Redis, {more} are only in Redis"
+        if missing or more
+        else ""
+    )
 
 
 _ACTIONS = {"show": _show, "top": _top, "drop": _drop, "verify": _verify}

@@ -116,9 +116,9 @@ class Survey:
                     held = edge.held.get(slot, 0)
                     blocks = {block for i, block in enumerate(edge.blocks) if held >> i & 1}
                     if not blocks:
-                        row.faults.append(f"edge {edge.head:016x} does not know of it")
+                        row.faults.append(f"edge {edge.head:016x} does not list this worker")
                     if blocks & row.blocks:
-                        row.faults.append(f"blocks of edge {edge.head:016x} lie in another one too")
+                        row.faults.append(f"blocks of edge {edge.head:016x} are in another edge too")
                     row.blocks |= blocks
                     row.num_edges += 1
                     row.num_bytes += edge.num_bytes / max(1, len(edge.held))
@@ -132,7 +132,7 @@ class Survey:
         parts = await _of(self._client.lrange(keys.snapshot, 0, -1))
         log = [(each.epoch, each.data) async for each in self._log(keys)]
         if (heritage := restore(row.root, size, parts, log)) is None:
-            row.faults.append("snapshot and log are not whole, or are being written")
+            row.faults.append("snapshot and log are incomplete, or being written")
             return
         row.blocks, row.stream = set(heritage.inventory.blocks()), heritage.status.state
 

@@ -146,7 +146,7 @@ def doubts_of(answer: Any, key_id: str, digest: str) -> Iterator[str]:
     """Reasons in a gateway's `GET /admin/keys` why the key may still work there."""
     files = answer.get("files") if isinstance(answer, dict) else None
     if files is None:
-        yield "it is older than this command, and does not say which file it uses"
+        yield "it is older than this command, and does not report which file it uses"
         return
     if not files:
         yield "it has no key file"
@@ -165,7 +165,7 @@ async def _answer(session: aiohttp.ClientSession, method: str, url: str, **more:
         try:
             return answer.status, msgspec.json.decode(await answer.read())
         except UNREADABLE as exc:
-            raise ValueError("the answer is no JSON") from exc
+            raise ValueError("the answer is not JSON") from exc
 
 
 def _message(status: int, answer: Any) -> str:

@@ -148,7 +148,7 @@ def fleet_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from table([TITLES, *rows])
     yield ""
-    yield "stream    what is known of its cache; exact: all"
+    yield "stream    how much of its cache is known; exact: all of it"
     yield "kv        share of its cache in use; ?: it does not report the figure"
     yield "accuracy  share of right predictions of cached tokens lately"
 

@@ -24,7 +24,7 @@ class AuthSection(Section, frozen=True):
         bool,
         option(
             "Pass the client's Authorization and x-api-key on to the worker after the gateway has verified "
-            "them. Off by default: a key that opens the gateway is no worker's business."
+            "them. Off by default: workers then never see the gateway's keys."
         ),
     ] = False
     tenant_salt_file: Annotated[
@@ -32,7 +32,7 @@ class AuthSection(Section, frozen=True):
         option(
             "File with a secret of 32 characters or more, the same for all gateways of a fleet, from which "
             "each tenant gets a cache_salt in place of its clients': no tenant can learn by timing what "
-            "another one asked. Costs the hits between tenants, see kvgate_tenant_salt_lost_tokens_total. "
+            "another one sent. Tenants share no cache hits then: see kvgate_tenant_salt_lost_tokens_total. "
             "Another secret makes every cached block unknown.",
             "path",
         ),
@@ -78,8 +78,8 @@ class JwtSection(Section, frozen=True):
     models_claim: Annotated[
         str,
         option(
-            "Claim with the list of models that a token permits. A token without it permits all models if "
-            "this option has its default, and is refused if you name another claim.",
+            "Claim with the list of models that a token permits. Without the claim, a token permits all "
+            "models if this option has its default, and is refused if it names another claim.",
             "name",
             is_rare=True,
         ),
@@ -98,4 +98,4 @@ class JwtSection(Section, frozen=True):
     def __post_init__(self) -> None:
         for name in self.algorithms:
             if name not in ALGORITHMS:
-                raise ValueError(f"jwt_algorithms: '{name}' is none of {', '.join(ALGORITHMS)}")
+                raise ValueError(f"jwt_algorithms: '{name}' is not one of {', '.join(ALGORITHMS)}")

@@ -50,8 +50,8 @@ class EppSection(Section, frozen=True):
     fallbacks: Annotated[
         int,
         option(
-            "Workers behind the chosen one in the destination, for Envoy's own retries. Not for ORIGINAL_DST "
-            "clusters, as Envoy AI Gateway makes them: those answer 503 to a list.",
+            "Fallback workers after the chosen one in the destination, for Envoy's own retries. Not for "
+            "ORIGINAL_DST clusters, as Envoy AI Gateway makes them: those answer 503 to a list.",
             "workers",
             ge=0,
             le=8,
@@ -60,10 +60,10 @@ class EppSection(Section, frozen=True):
     trust_headers: Annotated[
         bool,
         option(
-            "Let the headers of requests from Envoy, and of the decision service's, set tenant, priority and "
-            "TTFT objective, and Envoy's the model (x-llm-d-inference-fairness-id, -objective, "
-            "x-llm-d-slo-ttft-ms, x-llm-d-model-name-rewrite, their older names; those of [headers]). Only "
-            "where Envoy or the caller removes or sets its clients' own.",
+            "Trust headers of requests from Envoy and the decision service for tenant, priority and TTFT "
+            "objective, and from Envoy for the model: x-llm-d-inference-fairness-id, -objective, "
+            "x-llm-d-slo-ttft-ms, x-llm-d-model-name-rewrite, their older names, and those of [headers]. "
+            "Safe only where Envoy or the caller removes these headers from its clients' requests.",
             is_rare=True,
         ),
     ] = False
@@ -79,8 +79,8 @@ class EppSection(Section, frozen=True):
     prefill_header: Annotated[
         bool,
         option(
-            "Name a prefill worker in x-prefiller-host-port where that pays: decode workers have llm-d's "
-            "sidecar, which asks it.",
+            "Name a prefill worker in x-prefiller-host-port where that lowers the TTFT; for decode "
+            "workers with llm-d's sidecar, which sends the prefill leg.",
             is_rare=True,
         ),
     ] = False
@@ -95,8 +95,8 @@ class EppSection(Section, frozen=True):
     decision_expires_s: Annotated[
         float,
         option(
-            "Longest time that the decision service waits for the next report about a decision; then the "
-            "booking is released and counted as expired.",
+            "Timeout of the decision service for the next report about a decision; then the booking is "
+            "released and counted as expired.",
             "seconds",
             is_rare=True,
             gt=0,

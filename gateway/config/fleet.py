@@ -170,7 +170,7 @@ class LifecycleSection(Section, frozen=True):
         option(
             "Panic threshold: share of a model's workers that must be healthy. Below it, workers with probes "
             "that time out get requests all the same, as long as they accept connections: so many late pages "
-            "are a sign of load, or of a slow network. Workers that refuse get none. 0: never.",
+            "are a sign of load, or of a slow network. Workers that refuse connections get none. 0: never.",
             "percent",
             ge=0,
             le=100,

@@ -36,7 +36,7 @@ class KubernetesSection(Section, frozen=True):
     relist_s: Annotated[
         float,
         option(
-            "Interval after which all objects are listed again and compared, although the watch is well.",
+            "Interval of full lists of all objects, which are compared with what the watch reported.",
             "seconds",
             gt=0,
             is_rare=True,
@@ -45,8 +45,8 @@ class KubernetesSection(Section, frozen=True):
     silence_s: Annotated[
         float,
         option(
-            "Time without a line from the API server after which a watch is opened again where it ended; "
-            "newer servers send a bookmark each minute.",
+            "Idle timeout of a watch, after which it is opened again where it ended; newer servers send a "
+            "bookmark each minute.",
             "seconds",
             gt=0,
             is_rare=True,

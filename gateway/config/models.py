@@ -80,7 +80,9 @@ def aliases_of(models: Mapping[str, ModelTable]) -> dict[str, str]:
     for model, table in models.items():
         for alias in table.aliases:
             if not alias or alias in models:
-                raise ValueError(f"models.{model}.aliases: '{alias}' is a model itself; take another name")
+                raise ValueError(
+                    f"models.{model}.aliases: '{alias}' is the name of a model; choose another alias"
+                )
             if found.setdefault(alias, model) != model:
-                raise ValueError(f"models.{model}.aliases: '{alias}' stands for {found[alias]} already")
+                raise ValueError(f"models.{model}.aliases: '{alias}' already stands for {found[alias]}")
     return found

@@ -42,7 +42,7 @@ class OtlpSection(Section, frozen=True):
     sample_ratio: Annotated[
         float,
         option(
-            "Share of the traces beginning here that are sent. Traces of trusted clients "
+            "Share of the traces that begin here and are sent. Traces of trusted clients "
             "(--trust-headers-from) are continued and sampled as they decide; others' are linked.",
             "share",
             ge=0,

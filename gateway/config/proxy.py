@@ -21,7 +21,7 @@ class ProxySection(Section, frozen=True):
     first_byte_timeout_s: Annotated[
         float,
         option(
-            "Timeout of the first byte of an answer; 0: none, long prompts and queues take minutes.",
+            "Timeout of the first byte of an answer. 0: none, since long prompts and queues take minutes.",
             "seconds",
             ge=0,
             live=REQUESTS,
@@ -40,7 +40,7 @@ class ProxySection(Section, frozen=True):
     total_timeout_s: Annotated[
         float,
         option(
-            "Timeout of a whole answer; 0: none, streams of 30 minutes are normal.",
+            "Timeout of a whole answer. 0: none, since streams of 30 minutes are normal.",
             "seconds",
             ge=0,
             live=REQUESTS,
@@ -50,7 +50,7 @@ class ProxySection(Section, frozen=True):
         float,
         option(
             "Time without a byte after which a stream gets a comment, before the first token too, so that "
-            "proxies and browsers do not cut it; less than their read timeout (often 60 s). The head then "
+            "proxies and browsers do not close it; less than their read timeout (often 60 s). The head then "
             "goes out first, and a later error comes as an event, which SDKs do not retry. 0: none.",
             "seconds",
             ge=0,
@@ -70,7 +70,7 @@ class ProxySection(Section, frozen=True):
     max_attempts: Annotated[
         int,
         option(
-            "Workers that one request may reach before its first byte is answered: the first and its "
+            "Limit on workers that a request is sent to, until one begins to answer: the first and the "
             "retries. Refused connections do not count.",
             "workers",
             ge=1,
@@ -82,7 +82,8 @@ class ProxySection(Section, frozen=True):
         option(
             "Retry budget: largest share of the requests in flight that may be retries (ten are always "
             "allowed, for a quiet gateway); beyond it clients get 502. Without a limit, a half-dead fleet "
-            "doubles the load of its other half. Refused connections are free. 0: those only.",
+            "doubles the load of its other half. Refused connections do not count. 0: only these are "
+            "retried.",
             "share",
             ge=0,
             le=1,
@@ -109,7 +110,7 @@ class ProxySection(Section, frozen=True):
             live=REQUESTS,
         ),
     ] = msgspec.field(default_factory=list)
-    refuse_route: Annotated[
+    close_route: Annotated[
         list[str],
         option("Inference route to close, as in /generate.", "route", live=REQUESTS),
     ] = msgspec.field(default_factory=list)
@@ -134,6 +135,6 @@ class ProxySection(Section, frozen=True):
 
     def __post_init__(self) -> None:
         try:
-            Routes(self.route, self.refuse_route)
+            Routes(self.route, self.close_route)
         except ValueError as exc:
             raise ValueError(f"route: {exc}") from exc

@@ -103,7 +103,7 @@ class RedisSection(Section, frozen=True):
         float,
         option(
             "Timeout of a request's lookup with --index redis; beyond it the gateway routes by its own "
-            "knowledge. Some hundred times what a lookup takes.",
+            "knowledge. Default: some hundred times the duration of a lookup.",
             "seconds",
             gt=0,
             is_rare=True,

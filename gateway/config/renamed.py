@@ -26,6 +26,7 @@ RENAMED: Mapping[str, str] = {
     "place": "location",
     "prefill_timeout_s": "disaggregation_prefill_timeout_s",
     "probe_tokens": "tokenizer_probe",
+    "refuse_route": "close_route",
     "replay_port": "events_replay_port",
     "shadow": "policy_shadow",
     "show_broken_text": "admin_show_prompt_text",

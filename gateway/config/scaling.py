@@ -10,7 +10,7 @@ class ScalingSection(Section, frozen=True):
         int,
         option(
             "Port of the external scaler for KEDA (gRPC, plain and TLS with the picker's certificate), at "
-            "the address for clients. Serves one process: metrics of several are added up. 0: none.",
+            "the address for clients. It needs processes = 1. 0: none.",
             "port",
             ge=0,
             le=65535,
@@ -19,8 +19,7 @@ class ScalingSection(Section, frozen=True):
     ttft_objective_s: Annotated[
         float,
         option(
-            "Time to first token that nine of ten requests are to meet: the advised numbers of workers are "
-            "for this.",
+            "TTFT objective for 90 % of the requests; the advised numbers of workers are those that meet it.",
             "seconds",
             gt=0,
             is_rare=True,
@@ -29,8 +28,8 @@ class ScalingSection(Section, frozen=True):
     down_after_s: Annotated[
         float,
         option(
-            "Time for which nothing has needed a worker before fewer are advised, and at most one fall in "
-            "that time.",
+            "Time of lower demand after which fewer workers are advised; the number falls at most once in "
+            "it.",
             "seconds",
             gt=0,
             is_rare=True,

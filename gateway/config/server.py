@@ -51,7 +51,7 @@ class ServerSection(Section, frozen=True):
     base_path: Annotated[
         str,
         option(
-            "Path in front of all routes for clients, as where a reverse proxy passes on one path of a site; "
+            "Path in front of all routes for clients, for a reverse proxy that passes on one path of a site; "
             "/health and /ready work without it too.",
             "path",
             pattern=r"^(/[A-Za-z0-9_.~-]+)*$",
@@ -101,9 +101,9 @@ class ServerSection(Section, frozen=True):
     body_memory_bytes: Annotated[
         int,
         option(
-            "Memory for request bodies of one process, each held until its worker begins to answer; beyond "
-            "it 503 with Retry-After: the largest body that still arrives, of a MiB or more, is refused "
-            "before a smaller one. Parsing a body takes about as much again.",
+            "Memory for request bodies of one process, each held until its worker begins to answer. "
+            "Beyond it clients get 503 with Retry-After, the largest incoming body (of a MiB or more) "
+            "first. Parsing a body takes about as much memory again.",
             "bytes",
             ge=1,
             live=REQUESTS,
@@ -125,8 +125,8 @@ class ServerSection(Section, frozen=True):
     min_body_rate: Annotated[
         float,
         option(
-            "Slowest permitted body: --body-timeout-s plus its bytes at this rate, as in Apache. A byte now "
-            "and then holds no connection for long, and 64 MiB over any real link pass.",
+            "Minimum rate of a request's body, which must arrive within --body-timeout-s plus the time "
+            "for its bytes at this rate; it ends clients that send a byte now and then.",
             "bytes/s",
             gt=0,
             live=CONNECTIONS,
@@ -140,7 +140,7 @@ class ServerSection(Section, frozen=True):
     drain_timeout_s: Annotated[
         float,
         option(
-            "Time for running requests when the gateway stops; the rest is aborted and logged.",
+            "Time for running requests to end when the gateway stops; then they are aborted and logged.",
             "seconds",
             ge=0,
             live=AT_ONCE,
@@ -158,8 +158,8 @@ class ServerSection(Section, frozen=True):
     takeover_drain_s: Annotated[
         float,
         option(
-            "Time for running requests after another gateway has taken over; long, since nothing waits for "
-            "it.",
+            "Time for running requests to end after another gateway has taken over; long, since nothing "
+            "waits for it.",
             "seconds",
             ge=0,
             is_rare=True,

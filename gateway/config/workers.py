@@ -115,6 +115,6 @@ def without_ports(text: str) -> tuple[str, dict[str, int]]:
     for part in rest.split("&"):
         found = _PORT.fullmatch(part)
         if found is None or not 0 < int(found[2]) <= 65535:
-            raise ValueError(f"'{shown(text)}': behind '#' it has events_port=PORT, replay_port=PORT or both")
+            raise ValueError(f"'{shown(text)}': after '#', give events_port=PORT, replay_port=PORT or both")
         ports[found[1]] = int(found[2])
     return worker_url(url), ports

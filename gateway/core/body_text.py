@@ -93,7 +93,7 @@ def why_unreadable(exc: Exception, raw: bytes, begin: int = 0) -> str:
         end = begin + len(raw)
         return _half(begin + half.start()) if half else f"it ends at byte {end}, before it is complete"
     if found is not None and (word := _NO_NUMBER.match(raw, int(found[1]))):
-        return f"{word[0].decode()} at byte {begin + word.start()} is no number in JSON"
+        return f"{word[0].decode()} at byte {begin + word.start()} is not a JSON number"
     return _BYTE.sub(lambda byte: f"(byte {begin + int(byte[1])})", text)
 
 
@@ -106,7 +106,7 @@ def why_no_object(body: bytes) -> str:
 
 
 def _half(at: int) -> str:
-    return f"half of a surrogate pair at byte {at}, which is no character"
+    return f"half of a surrogate pair at byte {at}, which is not a character"
 
 
 def _first_no_text(exc: UnicodeDecodeError, raw: bytes, begin: int) -> str:

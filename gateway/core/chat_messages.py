@@ -38,6 +38,6 @@ class Messages(msgspec.Struct, frozen=True):
             try:
                 found.append(decode(raw))
             except UNREADABLE as exc:
-                why = f"messages[{number}]: {why_unreadable(exc, bytes(raw))}, counted from its begin"
+                why = f"messages[{number}]: {why_unreadable(exc, bytes(raw))} of the message"
                 raise InvalidRequest(f"a message is not valid JSON: {why}", param="messages") from exc
         return found

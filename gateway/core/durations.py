@@ -23,5 +23,5 @@ def seconds_of(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError(
-            f"'{text}' is no duration; give a number of seconds, or one with a unit, as in {EXAMPLES}"
+            f"'{text}' is not a duration; give a number of seconds, or one with a unit, as in {EXAMPLES}"
         ) from None

@@ -82,13 +82,11 @@ class UnusableName:
         """Return the error for a request for `model`, which no other worker serves."""
         if self.cause is UnusableCause.NAME:
             return NotSupported(
-                f"the workers that list '{model}' would answer from another model, so no request is sent "
-                "there; choose another model",
+                f"the workers that list '{model}' would answer from another model; choose another model",
                 param="model",
             )
         message = (
-            f"the workers of '{model}' cannot keep the prompts of tenants apart, so no tenant's request "
-            "is sent there; choose another model"
+            f"the workers of '{model}' cannot isolate the cached prompts of tenants; choose another model"
         )
         return NotSupported(message, param="model")
 
@@ -98,8 +96,8 @@ def not_chosen(path: str, served: ServedModel) -> NotSupported:
     a tenant's on a route where every worker drops the salt."""
     if served.adapter is None:
         return NotSupported(
-            f"the workers of '{served.name}' cannot keep the prompts of tenants apart on {path}; use a route "
-            f"of {', '.join(sorted((served.paths or frozenset()) - UNCACHED))}",
+            f"the workers of '{served.name}' cannot isolate the cached prompts of tenants on {path}; use a "
+            f"route of {', '.join(sorted((served.paths or frozenset()) - UNCACHED))}",
             param="model",
         )
     return NotSupported(

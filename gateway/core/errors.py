@@ -139,7 +139,7 @@ class BodyTooLarge(InvalidRequest):
 
 
 class UnsupportedContent(InvalidRequest):
-    """A header says that the body is to be read in another way than the gateway reads it."""
+    """A header asks for another reading of the body than the gateway's."""
 
     status = 415
     code = "unsupported_content"

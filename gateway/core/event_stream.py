@@ -221,7 +221,7 @@ class Stream:
             return [self._apply(batch)]
         if has_replayed:
             return self._hold(batch)  # some were dropped on their way; they are asked for again
-        return [*self._lose("the replay buffer does not reach back"), self._apply(batch)]
+        return [*self._lose("the replay buffer no longer has the missed batches"), self._apply(batch)]
 
     def replay_ended(self) -> list[Command]:
         if self._replay_start is None:
@@ -231,7 +231,7 @@ class Stream:
         return self._resume()
 
     def replay_stalled(self) -> list[Command]:
-        """Neither more of a replay nor its end comes: on from where it got to, if it got anywhere."""
+        """Ask again for the rest of a replay that stopped arriving, if it made progress."""
         return [self._ask()] if self._replay_start is not None and self._has_progressed else []
 
     def cut(self, reason: str) -> list[Command]:
@@ -322,7 +322,7 @@ class Stream:
         if first > self.next_seq and self._has_progressed:
             return [self._ask()]
         if first > self.next_seq:
-            return self._lose("the replay left a hole") + self._drain()
+            return self._lose("the replay left a gap") + self._drain()
         return self._drain()
 
     def _drain(self) -> list[Command]:

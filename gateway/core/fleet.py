@@ -318,8 +318,8 @@ class Fleet:
         left = [e for e in eligible if judge is None or judge.takes_lists(e.member.worker.engine)]
         if eligible and not left:
             raise InvalidRequest(
-                f"the workers of '{model}' take one text as 'prompt', and neither lists of prompts nor token "
-                "ids; send a request with a text for each prompt",
+                f"the workers of '{model}' accept one string as 'prompt', neither lists nor token ids; "
+                "send one request per prompt",
                 param="prompt",
             )
         return left
@@ -364,7 +364,7 @@ class Fleet:
         """The eligible workers that answer without a prefill worker. Raises NoWorker."""
         left = [e for e in eligible if not e.member.worker.is_bound]
         if not left:
-            why = f"no prefill worker of '{model}' is up, or the request cannot be split"
+            why = f"no prefill worker for '{model}' is up that can compute this request"
             raise NoWorker(why, retry_after_s=RETRY_AFTER_S)
         return left
 

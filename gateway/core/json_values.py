@@ -25,7 +25,7 @@ def _number(text: str) -> float:
 def _written(value: object) -> msgspec.Raw:
     if isinstance(value, Boundless):
         return msgspec.Raw(b"1e999" if value > 0 else b"-1e999")
-    raise NotImplementedError(f"{type(value).__name__} is no JSON value")
+    raise NotImplementedError(f"{type(value).__name__} is not a JSON value")
 
 
 _decode = msgspec.json.Decoder().decode

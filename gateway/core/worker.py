@@ -47,7 +47,7 @@ class Transfer:
     address           "host:port" where its side is asked for, in connectors that need it
     engine_id         its own name there
     cache_dtype, tensor_parallel   of the cache: what both sides must agree on
-    is_bound          it answers nothing without its other half
+    is_bound          it cannot answer without a worker of the other role
     """
 
     connector: str

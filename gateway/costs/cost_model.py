@@ -145,7 +145,7 @@ def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> d
     return first_parts_s(candidate, worth) | {
         "price_s": candidate.uncached_tokens * price,
         "running_s": running_s(candidate),
-        "harm_s": candidate.uncached_tokens * harm_token_s(candidate),
+        "slowdown_s": candidate.uncached_tokens * harm_token_s(candidate),
         "evict_s": candidate.uncached_tokens * evict_token_s(candidate),
     }
 
@@ -158,10 +158,10 @@ def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str,
     ahead_s = candidate.booked_tokens * each
     return {
         "start_s": speed.start_s + num_running * speed.start_seq_s,
-        "ahead_s": ahead_s,
-        "own_s": candidate.uncached_tokens * each,
+        "booked_s": ahead_s,
+        "prefill_s": candidate.uncached_tokens * each,
         "fetch_s": to_load(candidate.offloaded, worth) * speed.token_s,
-        "full_s": max(until_free_s(candidate) - ahead_s, 0.0),
+        "wait_s": max(until_free_s(candidate) - ahead_s, 0.0),
     }
 
 

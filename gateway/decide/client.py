@@ -63,7 +63,7 @@ class RequestQueued(Exception):
     """All workers are saturated: ask again after `retry_after_s`."""
 
     def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"all workers are saturated; ask again in {retry_after_s:.3g} s")
+        super().__init__(f"all workers are saturated; retry in {retry_after_s:.3g} s")
         self.retry_after_s = retry_after_s
 
 

@@ -93,7 +93,7 @@ class DecideDoor:
         """Apply a report to its decision."""
         found = self.booked.get(report.decision_id)
         result = UNKNOWN if found is None else found.report(report)
-        self.counts["unknown report" if result == UNKNOWN else "repeated report" if result else "report"] += 1
+        self.counts["unknown_report" if result == UNKNOWN else "repeated_report" if result else "report"] += 1
         return pb.ReportReply(result=result)
 
     def stop(self) -> None:
@@ -293,7 +293,7 @@ class OpenDecision:
     def _queue_over(self) -> None:
         """The caller waits no longer in this call."""
         exchange, gate = self._exchange, self._door.context.gate
-        assert exchange is not None and gate is not None, "it is in a queue"
+        assert exchange is not None and gate is not None, "queued; the decision is not yet made"
         wait_s = gate.queues.expected_wait_s(exchange.request.model)
         if self._step(DecisionEvent.REFUSED):
             self._door.counts["queued"] += 1
@@ -324,7 +324,7 @@ class OpenDecision:
         """The caller is gone."""
         if not self._step(DecisionEvent.LEFT):
             return
-        self._door.counts["caller left"] += 1
+        self._door.counts["client_disconnected"] += 1
         for each in (self._waiting, self._exchange):
             if each is not None:
                 each.client_gone()

@@ -32,8 +32,10 @@ def check_bounds(message: bytes, kind: type) -> None:
             num_beside -= end - start
             num_ids += end - start - len(message[start:end].translate(None, _LAST_OCTETS))
     if num_ids > MAX_TOKEN_IDS:
-        raise InvalidRequest(f"at most {MAX_TOKEN_IDS:,} token ids are taken; send a longer prompt as 'body'")
+        raise InvalidRequest(
+            f"at most {MAX_TOKEN_IDS:,} token ids are accepted; send a longer prompt as 'body'"
+        )
     if num_beside > MAX_BESIDE_BYTES:
         raise InvalidRequest(
-            f"at most {MAX_BESIDE_BYTES:,} bytes are taken beside the body and the token ids"
+            f"at most {MAX_BESIDE_BYTES:,} bytes are accepted in addition to the body and the token ids"
         )

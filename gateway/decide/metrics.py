@@ -9,8 +9,8 @@ from gateway.observability.metric_spec import Merge, counter, gauge
 
 DECISIONS = counter(
     "kvgate_decide_events_total",
-    "Events of the decision service, by kind: decided, queued, rejected, report, repeated report, unknown "
-    "report, expired, caller left, malformed.",
+    "Events of the decision service, by kind: decided, queued, rejected, report, repeated_report, "
+    "unknown_report, expired, client_disconnected, malformed.",
     "kind",
 )
 OPEN = gauge(

@@ -24,7 +24,9 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
     """The request that a decision is about. Raises InvalidRequest or BodyTooLarge."""
     headers = []
     if len(message.headers) > MAX_HEADERS or len(message.exclude) > MAX_EXCLUDED:
-        raise InvalidRequest(f"at most {MAX_HEADERS} headers and {MAX_EXCLUDED} excluded workers are taken")
+        raise InvalidRequest(
+            f"at most {MAX_HEADERS} headers and {MAX_EXCLUDED} excluded workers are accepted"
+        )
     num_bytes = 0
     for field in message.headers:
         name, value = field.name.lower().encode(), field.value
@@ -32,7 +34,7 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
         if num_bytes > MAX_HEADERS_BYTES:
             raise InvalidRequest(f"the headers are over {MAX_HEADERS_BYTES} bytes")
         if not name.replace(b"-", b"").replace(b"_", b"").isalnum() or not _LINE_ENDS.isdisjoint(value):
-            raise InvalidRequest(f"'{field.name[:80]}' is no header of HTTP")
+            raise InvalidRequest(f"'{field.name[:80]}' is not a valid HTTP header name or value")
         if name not in SPOOFED and name not in CONTROL:
             headers.append((name, value.strip()))
     check_contents([*headers])  # they stay as the caller has them
@@ -41,7 +43,7 @@ def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
         raise InvalidRequest("the path must begin with '/' and have no spaces or control characters")
     method = message.method or "POST"
     if not method.isalpha() or not method.isascii() or len(method) > 16:
-        raise InvalidRequest(f"'{method[:16]}' is no method of HTTP")
+        raise InvalidRequest(f"'{method[:16]}' is not an HTTP method")
     return HttpRequest(method.upper(), path.encode(), headers, _body_of(message, max_body_bytes))
 
 
@@ -71,4 +73,4 @@ def decoded(kind: type, data: bytes) -> object:
     try:
         return kind.FromString(data)  # type: ignore[attr-defined]
     except DecodeError as exc:
-        raise GatewayError(f"the message is no {kind.__name__}: {exc}") from exc
+        raise GatewayError(f"the message is not a {kind.__name__}: {exc}") from exc

@@ -52,7 +52,7 @@ class DecisionStream:
 
     def half_closed(self) -> None:
         if not self._is_over and not self._open:
-            self._end(INVALID_ARGUMENT, "the method takes one message")
+            self._end(INVALID_ARGUMENT, "the method accepts one message per call")
 
     def aborted(self, why: str) -> None:
         if not self._is_over:
@@ -83,7 +83,7 @@ class DecideCall(DecisionStream):
 
     def _take(self, message: bytes) -> None:
         if self._open:
-            raise GatewayError("the method takes one message")
+            raise GatewayError("the method accepts one message per call")
         check_bounds(message, pb.DecideRequest)
         asked: Any = decoded(pb.DecideRequest, message)
         self._ask(asked, self._answer)
@@ -127,7 +127,7 @@ class SessionCall(DecisionStream):
             reply = pb.SessionReply(tag=asked.tag, report=self._door.report(asked.report))
             self._stream.send(reply.SerializeToString())
         else:
-            raise GatewayError("the message has no request that this service knows")
+            raise GatewayError("the message has no request of a known kind")
 
     def _answer(self, tag: int, reply: pb.DecideReply) -> None:
         if not self._is_over:

@@ -161,7 +161,7 @@ class Legs(Observer):
         return DecodeAnswer(self, self._exchange)
 
     def _connector(self, worker: Worker) -> KvConnector:
-        assert worker.transfer is not None, "a worker without a KV connector is in no pair"
+        assert worker.transfer is not None, "a worker without a KV connector is never in a pair"
         return self._services.connectors[worker.transfer.connector]
 
     def _pair(self, decision: Decision, prefill: Worker) -> Pair:
@@ -215,7 +215,7 @@ class Legs(Observer):
             return
         prefill = decision.prefill.id
         services.disaggregation_stats.failed(failure.value)
-        services.log.info("prefill worker %s failed (%s); request %s", prefill, reason, exchange.log_id)
+        services.log.info("worker %s: prefill of request %s failed: %s", prefill, exchange.log_id, reason)
         if failure is PrefillFailure.BUSY and self._leg:
             services.busy(prefill, self._leg.busy_s)
         elif failure is not PrefillFailure.REFUSED:
@@ -244,7 +244,7 @@ class Legs(Observer):
         self._services.loop.call_later(REFUSAL_S, is_late)
 
     def _pair_failed(self, decision: Decision, *, is_prefills_fault: bool = False) -> None:
-        """Try another pair, in all as many as `max_attempts`, of workers that answer nothing alone. The retry
+        """Try another pair, in all as many as `max_attempts`, of workers that cannot answer alone. The retry
         budget is not asked: no single worker could compute the request in their place."""
         tried, decode = self._failed_pairs, decision.worker.id
         assert decision.prefill is not None
@@ -271,14 +271,17 @@ class Legs(Observer):
                     return exchange.fail(self._no_pair() if is_last else exc)
 
     def _no_pair(self) -> WorkerFailed:
-        request, text = self._exchange.request, "model %s: no pair answered request %s: %s"
+        request, text = self._exchange.request, "model %s: no pair of workers answered request %s: %s"
         self._services.log.warning(text, request.model, self._exchange.log_id, self._failed_pairs)
-        return WorkerFailed(f"no pair answered, {self._failed_pairs.num} tried", retry_after_s=1)
+        return WorkerFailed(
+            f"no pair of prefill and decode workers answered ({self._failed_pairs.num} tried)",
+            retry_after_s=1,
+        )
 
     def _is_cause(self) -> WorkerFailed:
         """Return the error of a request that takes down each worker that gets it."""
         num = len(self._exchange.failed_at)
-        error = WorkerFailed(f"the request failed at {num} workers, so it is taken for the cause")
+        error = WorkerFailed(f"{num} workers failed on the request, so it is the likely cause")
         error.should_retry = False
         return error
 
@@ -302,7 +305,7 @@ class Legs(Observer):
         decision = self._exchange.decision
         assert decision is not None and decision.prefill is not None
         self._services.disaggregation_stats.failed("transfer")
-        text, log = "worker %s did not get the KV blocks of %s (%s); request %s", self._services.log
+        text, log = "worker %s: KV transfer from %s failed (%s); request %s", self._services.log
         log.info(text, decision.worker.id, decision.prefill.id, reason, self._exchange.log_id)
         if is_busy:
             self._services.busy(decision.worker.id, BUSY_S)
@@ -409,7 +412,9 @@ class DecodeAnswer:
         if held is None:
             return self._exchange.upstream_ended(data)
         if held.feed(data) is Beginning.ERROR:
-            return self._legs.transfer_failed("its stream was an error", is_busy=is_full_error(held.data))
+            return self._legs.transfer_failed(
+                "its stream contained only an error", is_busy=is_full_error(held.data)
+            )
         self._pass_on(held.head)
         return self._exchange.upstream_ended(held.data)
 

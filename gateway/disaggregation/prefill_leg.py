@@ -95,7 +95,7 @@ class PrefillLeg:
         try:
             connection = await self._pool.connect()
         except TimeoutError:
-            return self.fail(PrefillFailure.UNREACHABLE, "connecting took too long")
+            return self.fail(PrefillFailure.UNREACHABLE, "connection timed out")
         except OSError as exc:
             failure = PrefillFailure.REFUSED if exc.errno in OUR_ERRNOS else PrefillFailure.UNREACHABLE
             return self.fail(failure, f"cannot connect: {exc.strerror or exc}")

@@ -104,8 +104,8 @@ class DisaggregationStats:
         the gateway's own count is the different one."""
         if self.policy.acquit(prefill, decision.worker.id):
             self._log.warning(
-                "workers %s and %s: prompt tokens agree (%d; the gateway counts %d); used as a pair again; "
-                "check that --tokenizer is the engines'",
+                "workers %s and %s: prompt tokens agree (%d), used as a pair again; the gateway counts %d: "
+                "check that --tokenizer is the one of these engines",
                 prefill, decision.worker.id, num_tokens, decision.num_tokens,
             )  # fmt: skip
 
@@ -120,10 +120,10 @@ class DisaggregationStats:
 
     def _differ(self, prefill: WorkerId, decode: WorkerId, one: int, other: int) -> None:
         self.num_mismatches += 1
-        if self.policy.ban(prefill, decode, f"they made {one} and {other} tokens of one prompt"):
+        if self.policy.ban(prefill, decode, f"they counted {one} and {other} tokens in the same prompt"):
             self._log.error(
                 "workers %s and %s: prompt tokens differ (%d and %d); no longer used as a pair; compare "
-                "their model, template and version",
+                "their models, templates and versions",
                 prefill, decode, one, other,
             )  # fmt: skip
 

@@ -125,7 +125,7 @@ class Resolver:
             return None  # dropped meanwhile
         if (num_found := len(found)) > MAX_ADDRESSES:
             found = sorted(found)[:MAX_ADDRESSES]  # the same ones the next time
-            self._failed(name, f"has {num_found} addresses, using {MAX_ADDRESSES}")
+            self._failed(name, f"has {num_found} addresses, using only {MAX_ADDRESSES}")
         good = []
         for ip in found:
             if refusal := self._reachable.refusal(ip):

@@ -174,7 +174,10 @@ class Lifecycle:
     def acquit(self, worker: WorkerId, num: int) -> None:
         """Take back failures that were charged to a worker; one that was ejected for them may return."""
         if (outlier := self._outliers.get(worker)) and outlier.acquit(num, self._clock()):
-            self._log.info("worker %s acquitted of its failures; readmitted with its next probe", worker)
+            self._log.info(
+                "worker %s: its failed requests fail on all workers; readmitted with its next probe",
+                worker,
+            )
 
     def busy(self, worker: WorkerId, seconds: float) -> None:
         """Handle a request that a saturated worker rejected: it gets no others for so long."""
@@ -184,14 +187,16 @@ class Lifecycle:
         if (before_s := self._busy_until_s.get(worker)) is None:
             self._fleet.set_busy(worker, True)
             self._call_later(seconds, partial(self._look_if_busy, worker))
-            self._log.info("worker %s saturated: it rejects requests; no others for %g s", worker, seconds)
+            self._log.info(
+                "worker %s saturated: it rejects requests; no more are sent for %g s", worker, seconds
+            )
         self._busy_until_s[worker] = max(until_s, before_s or 0.0)
 
     # operators' requests -----------------------------------------------------------------------
 
     @property
     def draining(self) -> Mapping[str, bool]:
-        """URLs of draining endpoints, and whether they are to be dropped then."""
+        """URLs of draining endpoints; True for those that are dropped afterwards."""
         return {url: drain.is_last for url, drain in self._drains.items()}
 
     def why(self, url: str) -> str | None:
@@ -271,9 +276,9 @@ class Lifecycle:
     def _why_so(self, member: Member) -> str | None:
         """Explain the state of a worker that is neither ejected nor draining."""
         if models := [model for model, late in self._fleet.late.in_panic.items() if member.worker.id in late]:
-            return f"gets requests though its probes time out: too few workers of '{models[0]}' are healthy"
+            return f"gets requests although its probes time out: too few workers of '{models[0]}' are healthy"
         if member.is_late and member.is_up:
-            return "up though its probes time out: answers, events or metrics come"
+            return "up although its probes time out: answers, events or metrics arrive"
         return "saturated: it rejects requests" if member.is_busy else None
 
     def note_panic(self) -> None:
@@ -391,7 +396,7 @@ LOOK_INTERVAL_S = 0.5
 
 
 async def keep_leaving(lifecycle: Lifecycle, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Note when workers change, and drop endpoints that were to be dropped when nothing is left."""
+    """Note when workers change, and drop the drained endpoints that a drain with `drop` named."""
 
     def workers_of(url: str) -> Iterable[Worker]:
         endpoint = roster.find(url)

@@ -102,7 +102,7 @@ class OutlierState:
         still_s = now - self._moved_s
         if not self._rules.stalled_s or self.ejection or still_s < self._rules.stalled_s:
             return None
-        return Ejection("stalled", f"no step in {still_s:.0f} s, with {progress.num_here} requests")
+        return Ejection("stalled", f"no engine step in {still_s:.0f} s, with {progress.num_here} requests")
 
     def eject(self, ejection: Ejection, now: float) -> float:
         """Eject the worker; returns for how many seconds."""

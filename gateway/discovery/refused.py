@@ -39,8 +39,8 @@ def log_sizeless(log: RateLimitedLog, workers: Sequence[Worker], followed: Colle
             log.info("worker %s: no block size in its metrics; its KV events will show it", unknown[0].url)
         else:
             text = (
-                "worker %s: no block size in its metrics, and no KV events to show one: its cache is not "
-                'known, it is routed by load ([workers."URL"] block_size sets the size)'
+                "worker %s: no block size in its metrics, and no KV events to show one: its cache is "
+                'unknown, so it is routed by load ([workers."URL"] block_size sets the size)'
             )
             log.warning(text, unknown[0].url)
 
@@ -65,5 +65,5 @@ def log_block_size(
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:
     """Log the figures of a metrics page that are beyond their bounds (`core/figure_bounds.py`)."""
     if refused := sorted({name for metrics in ranks.values() for name in metrics.refused}):
-        text = "worker %s: figures ignored (%s impossible); they count as not reported"
+        text = "worker %s: impossible metrics ignored (%s); they count as not reported"
         log.warning(text, url, ", ".join(refused))

@@ -99,7 +99,7 @@ class RequestFaults:
         key = (request.http.caller.name if request.http.caller else "") or NO_KEY
         is_known = key in self.by_key or len(self.by_key) < MAX_KEYS
         self.by_key[key if is_known else OTHER_KEYS] += 1
-        text = "key %s: requests fail at several workers, which are not charged; last at %s (%s), request %s"
+        text = "key %s: requests fail on several workers; none is ejected for it; last on %s (%s), request %s"
         self._log.warning(text, key, worker, reason, request.log_id)
 
 

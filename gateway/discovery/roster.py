@@ -390,7 +390,7 @@ class Roster:
             text = "worker %s: no KV events (%s); its cache is assumed from sent prompts"
             return log.log(logging.DEBUG if was_refused else logging.WARNING, text, worker.id, exc)
         if was_refused:
-            log.info("worker %s: its KV events are read now, no longer for another worker", worker.id)
+            log.info("worker %s: KV events followed now; no other worker claims their port", worker.id)
         endpoint.feeds[worker.id] = feed, subscription
         endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets
         self.stream_changed(worker.id, subscription.stream.state)
@@ -451,13 +451,11 @@ class Roster:
     def _live_on(self, endpoint: Endpoint, members: Sequence[Member], reason: str) -> None:
         """Keep a late worker up, since there was another sign of life."""
         if not all([member.is_late for member in members]):
-            text = (
-                "worker %s: probe timed out (%s), but answers, events or metrics come; it keeps its requests"
-            )
+            text = "worker %s: probe timed out (%s), but answers, events or metrics arrive; it stays up"
             self._log.warning(text, endpoint.url, reason)
         if all([member.is_up for member in members]):
             endpoint.num_failures = 0  # else its facts are requested again with the next page in time
-        self._set_up(endpoint, True, "answers, events or metrics come; its probes time out", is_late=True)
+        self._set_up(endpoint, True, "answers, events or metrics arrive; its probes time out", is_late=True)
         self._note_load(endpoint, endpoint.late_ranks)
 
     def _warn_waiting(self, endpoint: Endpoint, reason: str) -> None:

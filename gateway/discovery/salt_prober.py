@@ -91,7 +91,7 @@ class SaltProber:
             self._tried.pop(owner, None)
 
     def unproven(self, each: Iterable[Facts | None]) -> list[Facts]:
-        """The endpoints that are to be asked again, because of some of their ranks."""
+        """Endpoints with ranks that must be asked again."""
         proofs = self._eligibility.proofs
         asked = {
             url

@@ -47,7 +47,7 @@ def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> UsableModels:
         if num_bad
         else "",
         f"{num_again} are listed twice" if num_again else "",
-        f"{left} are more than the {most} that are used of one endpoint" if left else "",
+        f"{left} are over the limit of {most} for one endpoint" if left else "",
     ]
     return UsableModels(tuple(good), "; ".join(filter(None, faults)))
 

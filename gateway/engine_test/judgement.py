@@ -52,7 +52,7 @@ def replayed(num_live: int, num_replayed: int, num_common: int) -> EngineFinding
     if num_live == num_replayed == num_common:
         return EngineFinding(name, OK, f"brings the same {num_live} blocks")
     words = f"{num_common} of {num_live} blocks come again, and {num_replayed - num_common} others"
-    return EngineFinding(name, FAIL, words, "a gateway that starts late would believe in another cache")
+    return EngineFinding(name, FAIL, words, "a gateway that starts late would have a wrong view of the cache")
 
 
 def salts(proof: SaltProof, *, is_declared: bool) -> EngineFinding:
@@ -79,7 +79,7 @@ def unknown_model(status: int, words: str) -> EngineFinding:
     if status == 200:
         consequence = "kvgate sends it no name that it does not list"
         return EngineFinding(name, UNSUPPORTED, "answered by another model", consequence)
-    return EngineFinding(name, FAIL, words, "a client's typing mistake counts as a failure of the worker")
+    return EngineFinding(name, FAIL, words, "a mistyped model name counts as a failure of the worker")
 
 
 def adapter(listed: str, cached_of_base: int | None, num_tokens: int) -> EngineFinding:
@@ -173,7 +173,7 @@ def prompt_counts(
 ) -> EngineFinding:
     """Judge the prompts of one kind ("texts" or "chats") that the worker answers. `needs_ours`: kvgate asks
     this engine for no tokens, so that it must have a tokenizer of its own. Where the worker `publishes` its
-    blocks, other tokens are looked up in vain; else they only shift the predicted counts."""
+    blocks, lookups by other tokens find nothing; else they only shift the predicted counts."""
     known = [check for check in checks if check.is_compared]
     with_ours = [check for check in known if check.ours]
     if not checks:

@@ -89,9 +89,11 @@ class Examination:
                 return await question(), True
         except TimeoutError:
             words = f"no answer within {self.timeout_s:g} s"
-            return [EngineFinding(name, Verdict.FAIL, words, "requests would wait there in vain")], False
+            return [
+                EngineFinding(name, Verdict.FAIL, words, "requests would wait there until their timeout")
+            ], False
         except ProbeError as exc:
-            down = EngineFinding(name, Verdict.FAIL, str(exc), "the worker would be taken for down")
+            down = EngineFinding(name, Verdict.FAIL, str(exc), "the worker would count as down")
             return [down], not isinstance(exc, ProbeTimeout)
 
     async def _load(self) -> Sequence[EngineFinding]:
@@ -116,7 +118,7 @@ class Examination:
     async def _token_ids(self) -> Sequence[EngineFinding]:
         subject, name = self.subject, "token ids"
         if not subject.conventions.takes_lists:
-            words = "it takes texts only, and lists may end it: none was sent"
+            words = "it accepts texts only, and a list may crash it: none was sent"
             unsent = EngineFinding(
                 name, Verdict.UNSUPPORTED, words, "lists go to other workers of the model, or get 400"
             )
@@ -153,7 +155,7 @@ class Examination:
     async def _events(self) -> Sequence[EngineFinding]:
         """Ask for events, predictions and replay, on the endpoint's first rank."""
         worker = self.subject.worker
-        approximate = "its cache is known by what kvgate sends there"
+        approximate = "its cache is assumed from the prompts that kvgate sends"
         if not worker.block_size:
             return [EngineFinding("events", Verdict.UNSUPPORTED, "no block size is reported", approximate)]
         try:
@@ -169,7 +171,7 @@ class Examination:
                     words = "a stream that began late stays BLIND"
                     return [
                         *found,
-                        EngineFinding("replay", Verdict.UNSUPPORTED, words, "it recovers by traffic, slowly"),
+                        EngineFinding("replay", Verdict.UNSUPPORTED, words, "it recovers slowly, by traffic"),
                     ]
                 await live.is_settled()
                 async with self.follow([worker]) as late:
@@ -197,7 +199,7 @@ class Examination:
                 "events", Verdict.UNSUPPORTED, "none came for a new prompt", "its cache stays unknown"
             )
         words = f"{num} blocks came, {live.overlap(worker, prompt)} of the prompt's 3 under its hashes"
-        return EngineFinding("events", Verdict.FAIL, words, "its cache would be looked up in vain")
+        return EngineFinding("events", Verdict.FAIL, words, "lookups of its cache would find nothing")
 
     async def _predicted(self, live: Followed, worker: Worker) -> list[tuple[int, int | None]]:
         """Compare predicted and reported cached tokens of prompts that share prefixes of random lengths."""

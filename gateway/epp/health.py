@@ -33,7 +33,7 @@ def check(message: bytes, is_ready: Callable[[], bool]) -> Answer:
     try:
         service = pb.HealthRequest.FromString(message).service
     except DecodeError:
-        return INVALID_ARGUMENT, b"the message is no HealthCheckRequest"
+        return INVALID_ARGUMENT, b"the message is not a HealthCheckRequest"
     if service not in LIVE and service not in READY:
         known = ", ".join(sorted(LIVE | READY)[1:])
         return NOT_FOUND, f"no service '{service[:80]}'; known: {known}".encode()

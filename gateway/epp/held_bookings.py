@@ -23,7 +23,7 @@ CHECK_EVERY_S: Final = 1.0
 
 
 def is_over(held_s: float, predicted_s: float, num_reported: int, num_booked: int) -> bool:
-    """True if a booking is to be released that was held for `held_s`, as the oldest of `num_booked` at a
+    """True if a booking must be released that was held for `held_s`, as the oldest of `num_booked` at a
     worker that reports `num_reported` requests."""
     if held_s < FRESH_S:
         return False

@@ -58,7 +58,7 @@ def decode(data: bytes) -> pb.ProcessingRequest:
             _check_bounds(data)
         message: pb.ProcessingRequest = pb.ProcessingRequest.FromString(data)
     except DecodeError as exc:
-        raise ProtocolError(f"the message is no ProcessingRequest: {exc}") from exc
+        raise ProtocolError(f"the message is not a ProcessingRequest: {exc}") from exc
     except InvalidRequest as error:
         raise ProtocolError(error.message) from error
     return message
@@ -70,14 +70,14 @@ def _check_bounds(data: bytes) -> None:
         if number == _BODY:
             num_beside -= end - start
     if num_beside > MAX_BESIDE_BYTES:
-        raise InvalidRequest(f"at most {MAX_BESIDE_BYTES:,} bytes are taken beside a body")
+        raise InvalidRequest(f"at most {MAX_BESIDE_BYTES:,} bytes are accepted in addition to a body")
 
 
 def headers_of(message: pb.HttpHeaders) -> list[Header]:
     """Headers with pseudo-headers, in order; names as Envoy sends them, in lower case. Raises ProtocolError
     for over 4,096."""
     if len(message.headers.headers) > MAX_FIELDS:
-        raise ProtocolError(f"at most {MAX_FIELDS:,} headers are taken")
+        raise ProtocolError(f"at most {MAX_FIELDS:,} headers are accepted")
     return [(each.key.encode(), each.raw_value or each.value) for each in message.headers.headers]
 
 

@@ -9,8 +9,8 @@ from gateway.observability.metric_spec import Merge, counter, gauge
 
 EVENTS = counter(
     "kvgate_epp_events_total",
-    "Events of the endpoint picker, by kind: picked, rejected, malformed, unsupported mode, spoofed header, "
-    "untrusted header, served elsewhere, unseen answer.",
+    "Events of the endpoint picker, by kind: picked, rejected, malformed, unsupported_mode, spoofed_header, "
+    "untrusted_header, served_elsewhere, unseen_answer.",
     "kind",
 )
 UNSEEN = gauge(

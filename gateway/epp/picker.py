@@ -183,7 +183,7 @@ class StreamPicker:
         if exchange is None or exchange.is_closed or not self._is_picked:
             return
         if protocol_.response is ResponseState.NONE and not self._door.has_seen_answers:
-            self._door.counts["unseen answer"] += 1
+            self._door.counts["unseen_answer"] += 1
             self._door.held.keep(exchange)
         elif protocol_.response is ResponseState.PASSING and not protocol_.shows_answer:
             if self._connection.sink is not None and not exchange.has_answer:
@@ -210,9 +210,10 @@ class StreamPicker:
             if error is not None:
                 return self._refuse_with(error)
         elif isinstance(event, protocol.UnsupportedMode):
-            self._door.counts["unsupported mode"] += 1
+            self._door.counts["unsupported_mode"] += 1
             text = (
-                "ext_proc: request_body_mode %d: set FULL_DUPLEX_STREAMED or BUFFERED; passed without a pick"
+                "ext_proc: request_body_mode %d not supported; request passed without a pick; set "
+                "FULL_DUPLEX_STREAMED or BUFFERED"
             )
             self._door.log.error(text, event.mode)
             self._headers = event.headers
@@ -258,7 +259,7 @@ class StreamPicker:
             elif name[:1] != b":":
                 headers.append((name, value))
         if count := spoofed(headers):
-            self._door.counts["spoofed header"] += count
+            self._door.counts["spoofed_header"] += count
         self._target, self._headers = target, headers
         own = [header for header in headers if header[0] not in SPOOFED and header[0] not in CONTROL]
         http = HttpRequest(method, target, own, is_upgrade=self._protocol.is_tunnel)
@@ -270,7 +271,7 @@ class StreamPicker:
         """Obey the control headers where Envoy sets them; count them where any client may."""
         door = self._door
         if not door.options.trust_headers:
-            door.counts["untrusted header"] += sum(name in CONTROL for name, _ in headers)
+            door.counts["untrusted_header"] += sum(name in CONTROL for name, _ in headers)
             return
         control, names = control_of(headers), header_names(door.context.config)
         declared = as_declared(control, names, door.objectives)
@@ -345,7 +346,9 @@ class StreamPicker:
         if exchange.is_closed:
             return
         if endpoint is None:
-            self._door.log.warning("worker %s: its name has no address", decision.worker.id)
+            self._door.log.warning(
+                "worker %s: its host name does not resolve; the pick failed", decision.worker.id
+            )
             exchange.fail(NoWorker("the chosen worker cannot be reached; retry", retry_after_s=1))
         else:
             self._door.endpoints[decision.worker.url] = endpoint
@@ -466,9 +469,9 @@ class StreamPicker:
         url = exchange.decision.worker.url
         if served == self._endpoint(url):
             return
-        door.counts["served elsewhere"] += 1
+        door.counts["served_elsewhere"] += 1
         found = [m.worker for m in exchange.context.router.fleet if endpoint_of(m.worker.url) == served]
-        text = "ext_proc: %s was picked and %s served the request"
+        text = "ext_proc: Envoy sent a request to %s instead of the picked %s"
         door.log.warning(text, exchange.decision.worker.id, served)
         if not found:
             return

@@ -121,11 +121,11 @@ class PickProtocol:
     # received ----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> Event | None:
-        """Take one message; None where nothing is to be done but to send the outbox. Raises ProtocolError."""
+        """Take one message; None if only the outbox must be sent. Raises ProtocolError."""
         message = messages.decode(data)
         which = message.WhichOneof("request")
         if which is None:
-            raise ProtocolError("the message has no request that this picker knows")
+            raise ProtocolError("the message has no request of a known kind")
         if which == "request_headers":
             return self._request_headers(message)
         if self.request is RequestState.NEW:

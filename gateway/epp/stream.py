@@ -39,7 +39,7 @@ class UnaryHandler:
     def half_closed(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._stream.finish(INVALID_ARGUMENT, "the call takes one message")
+            self._stream.finish(INVALID_ARGUMENT, "the method accepts one message per call")
 
     def aborted(self, why: str) -> None:
         self._is_over = True

@@ -99,7 +99,7 @@ def _unix(url: str) -> Address:
         )
     if len(path) > MAX_SOCKET_CHARS:
         raise ValueError(
-            f"'{shown(url)}' is over {MAX_SOCKET_CHARS} characters, which is the most for a socket's path"
+            f"'{shown(url)}' is over {MAX_SOCKET_CHARS} characters, the limit for the path of a socket"
         )
     known = UNIX + path
     return Address(url=known, name=known, netloc="localhost", host="127.0.0.1", port=0, unix_path=path)

@@ -40,7 +40,7 @@ class CrossOriginPolicy:
         self._origins = frozenset(origin_of(text).encode() for text in origins)
         self._allows_any = ANY.encode() in self._origins
         if self._allows_any and len(self._origins) > 1:
-            raise ValueError("'*' allows all origins; name no other beside it")
+            raise ValueError("'*' allows all origins; name no other origin with it")
 
     def __repr__(self) -> str:
         return f"CrossOriginPolicy({', '.join(sorted(origin.decode() for origin in self._origins))})"
@@ -77,7 +77,7 @@ def origin_of(text: str) -> str:
         return text
     origin = text.lower()
     if len(origin) > MAX_ORIGIN_CHARS or not origin.isascii() or not _ORIGIN.fullmatch(origin):
-        raise ValueError(f"'{text}' is no origin: write scheme://host[:port], without a path, or *")
+        raise ValueError(f"'{text}' is not an origin: write scheme://host[:port], without a path, or *")
     if found := _DEFAULT_PORT.match(origin):
         return found[1] or found[2]
     return origin

@@ -71,7 +71,7 @@ def port_number(text: str) -> int | None:
     if text.isdigit():
         if 1 <= int(text) <= 65535 and not text.startswith("0"):
             return int(text)
-        raise ValueError(f"{text} is no port (1 to 65535)")
+        raise ValueError(f"{text} is not a port (1 to 65535)")
     if not _PORT_NAME.fullmatch(text) or not re.search("[a-z]", text):
         raise ValueError(f"'{text}' is neither a port's number nor its name")
     return None
@@ -79,10 +79,10 @@ def port_number(text: str) -> int | None:
 
 def _parsed(namespace: str, kind_name: str, name: str, query: str) -> KubernetesUrl:
     if not _LABEL.fullmatch(namespace):
-        raise ValueError(f"'{namespace}' is no namespace")
+        raise ValueError(f"'{namespace}' is not a namespace")
     kind = next((each for each in ObjectKind if each.value == kind_name), None)
     if kind is None:
-        raise ValueError(f"'{kind_name}' is no kind of object that has workers; write {_FORMS}")
+        raise ValueError(f"'{kind_name}' is not a kind of object that has workers; write {_FORMS}")
     given = _query(query)
     is_tls = _scheme(given.pop("scheme", "http")) == "https"
     port = given.pop("port", "") if kind is ObjectKind.PODS else ""
@@ -117,14 +117,14 @@ def _check_pods(name: str, port: str, labels: dict[str, str]) -> None:
     for key, value in labels.items():
         prefix, slash, label = key.rpartition("/")
         if not label or not _VALUE.fullmatch(label) or (slash and not _is_name(prefix)):
-            raise ValueError(f"'{key}' is no label's name")
+            raise ValueError(f"'{key}' is not the name of a label")
         if not _VALUE.fullmatch(value):
-            raise ValueError(f"'{value}' is no label's value")
+            raise ValueError(f"'{value}' is not the value of a label")
 
 
 def _check_object(name: str, others: dict[str, str]) -> None:
     if not _is_name(name):
-        raise ValueError(f"'{name}' is no object's name")
+        raise ValueError(f"'{name}' is not the name of an object")
     if others:
         raise ValueError(f"does not take '{next(iter(others))}'; only scheme")
 

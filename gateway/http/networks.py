@@ -29,8 +29,8 @@ NOBODYS = (
     ("fd00:42::42/128", _METADATA),  # Scaleway
     ("169.254.0.0/16", "it is link-local"),
     ("fe80::/10", "it is link-local"),
-    ("0.0.0.0/8", "it is no host's"),
-    ("::/128", "it is no host's"),
+    ("0.0.0.0/8", "it is not a host's address"),
+    ("::/128", "it is not a host's address"),
     ("224.0.0.0/4", "it is multicast"),
     ("ff00::/8", "it is multicast"),
     ("255.255.255.255/32", "it is broadcast"),
@@ -131,12 +131,12 @@ class Reachable:
     def _refusal(self, text: str) -> str | None:
         """Explain why an address is not allowed for a worker; None where it is."""
         if (found := address(text)) is None:
-            return f"{text} is no address"
+            return f"{text} is not an address"
         named = [each for each in self._networks if found in each]
         leads_to = [found, *_inner(found)]
         for nobodys, why in _NOBODYS:
             if any(each in nobodys for each in leads_to) and not any(_lies_in(n, nobodys) for n in named):
-                return f"{text} is no address for a worker: {why}"
+                return f"{text} is not an address for a worker: {why}"
         if self._networks and not named:
             return f"{text} is in none of --worker-networks"
         return None
@@ -159,7 +159,7 @@ def is_literal(host: str) -> bool:
 def name_refusal(host: str) -> str | None:
     """Explain why a name is not allowed for a worker; None where it is."""
     if host.lower().removesuffix(".") in METADATA_NAMES:
-        return f"{host} is no name for a worker: {_METADATA}"
+        return f"{host} is not a name for a worker: {_METADATA}"
     return None
 
 

@@ -64,9 +64,7 @@ class AllowedHosts:
                 "--admin-allowed-hosts has",
             )
         if headers[SITE] and headers[SITE][0] not in _OWN_SITES:
-            raise Misdirected(
-                403, f"this is a {shown(headers[SITE][0])} request of a browser, which is not allowed"
-            )
+            raise Misdirected(403, f"{shown(headers[SITE][0])} requests of a browser are not allowed")
         if headers[ORIGIN] and not _is_same(headers[ORIGIN][0], host, port):
             raise Misdirected(
                 403,

@@ -47,7 +47,7 @@ def _v1(data: bytes) -> Proxied | None:
     source, port = words[2].decode("ascii", "replace"), words[4]
     found = ipaddress.ip_address(source)
     if found.version != (4 if words[1] == b"TCP4" else 6) or not port.isdigit() or int(port) > 65535:
-        raise ValueError("its address or port is none")
+        raise ValueError("its address or port is invalid")
     return Proxied(end + 2, (str(found), int(port)))
 
 
@@ -66,7 +66,7 @@ def _v2(data: bytes) -> Proxied | None:
     if command == 0 or length is None:  # the load balancer itself, or a Unix socket of its own
         return Proxied(size)
     if size < HEAD_V2 + length:
-        raise ValueError("its addresses are cut")
+        raise ValueError("its addresses are truncated")
     width = (length - 4) // 2
     source = ipaddress.ip_address(data[HEAD_V2 : HEAD_V2 + width])
     port = int.from_bytes(data[HEAD_V2 + 2 * width : HEAD_V2 + 2 * width + 2], "big")

@@ -42,7 +42,7 @@ class Url:
         """Parse a URL. Raises ValueError with the reason, without credentials."""
         check_characters(text)
         if (found := _URL.fullmatch(text)) is None:
-            raise ValueError(f"'{shown(text)}' is no URL such as http://10.0.0.1:8000")
+            raise ValueError(f"'{shown(text)}' is not a URL such as http://10.0.0.1:8000")
         scheme, authority, path, query, fragment = found.groups(default="")
         userinfo, _, where = authority.rpartition("@")
         if fragment:
@@ -134,7 +134,9 @@ def check_host(host: str) -> str:
                 f"the host name has a label of {len(label)} characters; {MAX_LABEL_CHARS} are the most"
             )
         if not _LABEL.fullmatch(label):
-            raise ValueError(f"'{host}' is no host name" + (" (it has an empty label)" if not label else ""))
+            raise ValueError(
+                f"'{host}' is not a host name" + (" (it has an empty label)" if not label else "")
+            )
     return host
 
 
@@ -147,7 +149,7 @@ def shown(text: str) -> str:
 
 def _port(text: str) -> int:
     if not _PORT.fullmatch(text) or int(text) > 65535:
-        raise ValueError(f"'{text}' is no port; give a number from 1 to 65535")
+        raise ValueError(f"'{text}' is not a port; give a number from 1 to 65535")
     return int(text)
 
 
@@ -157,7 +159,7 @@ def _ipv4(host: str) -> str:
         return str(ipaddress.IPv4Address(host))
     except ValueError as exc:
         raise ValueError(
-            f"'{host}' is no IPv4 address; write four decimal numbers without leading zeros, as in 10.0.0.1"
+            f"'{host}' is not an IPv4 address; write four decimal numbers without leading zeros: 10.0.0.1"
         ) from exc
 
 
@@ -166,7 +168,7 @@ def _ipv6(text: str) -> str:
     try:
         found = ipaddress.IPv6Address(address)
     except ValueError as exc:
-        raise ValueError(f"'[{text}]' is no IPv6 address") from exc
+        raise ValueError(f"'[{text}]' is not an IPv6 address") from exc
     if found.ipv4_mapped:
         raise ValueError(f"'[{text}]' is an IPv4 address in another form; write {found.ipv4_mapped}")
     if percent and not (found.is_link_local and _ZONE.fullmatch(zone)):

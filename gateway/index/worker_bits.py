@@ -35,7 +35,7 @@ class WorkerBits:
         return bit
 
     def retire(self, bit: int) -> None:
-        """Retire a live or hidden bit (0: none); its blocks are to be swept."""
+        """Retire a live or hidden bit (0: none); a sweep removes its blocks."""
         if bit and self._holdings is not None:
             self._holdings.end(bit)
         if bit & self.live:

@@ -237,7 +237,7 @@ class OwnershipObserver:
         del self._watched[worker]
         reason = f"none of {NUM_UNSEEN} prompts that it computed was in the KV events at {watched.place}"
         text = (
-            "worker %s: %s: they are another worker's, or about other tokens, and are no longer applied; "
+            "worker %s: KV events no longer applied (%s): they belong to another worker, or to other tokens; "
             'its cache is assumed from sent prompts ([workers."URL"] events_port sets its port)'
         )
         self._log.warning(text, worker, reason)

@@ -345,11 +345,13 @@ class Subscription:
         if len(unplaced) == len(self._named):
             return
         for medium in unplaced.keys() - self._named:
-            why = "they name unknown blocks, chunks of no whole blocks, or what is not understood here"
+            why = "they name unknown blocks, partial blocks or unknown fields"
             if self._chunks.is_full:
                 most = self._limits.offloaded
-                why = f"more than {most:,} blocks lie outside the GPU (offload_blocks raises that)"
-            text = "worker %s: KV events of medium %s are not followed in whole: %s; the GPU's are, as before"
+                why = f"more than {most:,} blocks are outside the GPU (offload_blocks raises that)"
+            text = (
+                "worker %s: KV events of medium %s are only partly followed: %s; those of the GPU still are"
+            )
             self._log.warning(text, self.worker, medium, why)
         self._named |= unplaced.keys()
 
@@ -380,7 +382,7 @@ class Subscription:
             self._wants_resync = True  # after the current command
 
     def _undecodable(self, frames: Sequence[bytes], exc: DecodeError, *, is_replay: bool) -> None:
-        text = "worker %s: KV events do not decode (%s); is it another engine?"
+        text = "worker %s: KV events cannot be decoded (%s); is another engine at this port?"
         self._log.warning(text, self.worker, exc)
         seq = _sequence(frames)
         if seq is not None:

@@ -162,7 +162,7 @@ class ZmqFeed:
             self._subscribe()
         except zmq.ZMQError as exc:
             pause_s = self._pause()
-            text = "worker %s: KV events are not followed (%s); tried again in %g s"
+            text = "worker %s: KV events cannot be read (%s); retrying in %g s"
             log.warning(text, self._subscription.worker, exc.strerror, pause_s)
 
     def _on_monitor(self, frames: list[bytes]) -> None:
@@ -268,7 +268,7 @@ class ZmqFeed:
                 socket = opened(self._context, zmq.DEALER, self.replay_endpoint, MAX_REPLAY_QUEUED)
                 monitor = monitored(socket, EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED)
             except zmq.ZMQError as exc:
-                text = "worker %s: no socket for a replay of its KV events (%s), taken as no answer"
+                text = "worker %s: no socket for the replay of its KV events (%s); handled as no answer"
                 log.warning(text, self._subscription.worker, exc.strerror)
                 self._silence_timer = self._later(self._times.replay_s, on_silence)
                 return

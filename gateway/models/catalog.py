@@ -292,7 +292,7 @@ class Catalog:
                 level = logging.WARNING if is_bad else logging.INFO
                 log.log(
                     level,
-                    "tokens of %s at %s: %s, %s",
+                    "tokens of %s at %s: source %s (%s)",
                     entry.root,
                     url,
                     choice.token_source.value,
@@ -476,7 +476,7 @@ def _entries_of(of_root: Sequence[ModelEntry], of_name: Sequence[ModelEntry]) ->
 
 def _unknown(entry: ModelEntry) -> Renderer:
     """Stand-in for a rendering by which only its workers make prompts, beside one that is in use."""
-    return Unavailable(f"prompts are not rendered here as {entry.rendering} does", entry.rendering)
+    return Unavailable(f"the gateway cannot render prompts as {entry.rendering} does", entry.rendering)
 
 
 def _renderer(entry: ModelEntry) -> Renderer | None:

@@ -62,7 +62,7 @@ MIN_PART_BYTES: Final = 2
 class PromptSource:
     """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
     `set_all`; `runs` is their shared cache of token runs. `refuse` is called, in any thread, with a tokenizer
-    that is not to be used any more and the reason. `zone` is that of the day in prompts; None: our own."""
+    that must not be used any more and the reason. `zone` is that of the day in prompts; None: our own."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class PromptSource:
         """Count and log a failed proof of a template's cut points, which should never happen."""
         self._metrics.prompt_mismatches[model] += 1
         log.error(
-            "tokenizer of %s: a prompt assembled from cached text differed from the whole; "
+            "tokenizer of %s: a prompt assembled from cached text differed from the full one; "
             "conversations of %s are rendered whole from now on",
             _name(model),
             template,

@@ -51,7 +51,7 @@ def run_proofs(model: str, task: bytes) -> bytes:
         why = f"no answer in {PROOFS_S:.0f} s" if isinstance(exc, subprocess.TimeoutExpired) else exc
         log.warning(
             "chat template of %s: the process that proves its cut points failed (%s); requests prove them "
-            "bit by bit, and are rendered whole until then",
+            "one by one, and are rendered whole until then",
             model,
             why,
         )
@@ -103,7 +103,7 @@ class TemplateTrials:
         except subprocess.TimeoutExpired:
             answer = f"chat template: compiling it took longer than {TRIAL_S:.0f} s".encode()
         except UnicodeEncodeError:
-            answer = b"chat template: it is no text"
+            answer = b"chat template: it is not a text"
         except OSError as exc:  # no process could be started: a later load may
             raise NotRendered(f"chat template: it could not be tried: {exc}") from exc
         if not answer.startswith(PASSED):

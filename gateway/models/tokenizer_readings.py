@@ -61,10 +61,8 @@ def _change(entry: ModelEntry, other: TokenizerEntry) -> None:
     assert isinstance(renderer, PromptEncoder)
     name = renderer.tokenizer_class
     reading = (
-        f"tokenizer.json as it is (transformers 4), not made as {name}"
+        f"tokenizer.json as it is (transformers 4), not built as {name}"
         if renderer.is_of_file
-        else f"a {name} made of tokenizer.json (transformers 5), not the file as it is"
+        else f"a {name} built from tokenizer.json (transformers 5), not the file as it is"
     )
-    log.warning(
-        "tokenizer of %s: its workers' tokens are of %s; prompts are made so now", entry.root, reading
-    )
+    log.warning("tokenizer of %s: its workers use %s; the gateway now does too", entry.root, reading)

@@ -58,8 +58,8 @@ class WorkerDays:
         entry.day.observed(url, day, now, self._own(now))
         if entry.day.offset != before[0]:
             log.info(
-                "day of %s: its workers print that of %s, and so do prompts that are made here",
-                entry.root, entry.day.zone() or "the gateway's own zone",
+                "date in prompts of %s: in time zone %s, as its workers print it",
+                entry.root, entry.day.zone() or "of the gateway",
             )  # fmt: skip
         return before != (entry.day.offset, entry.day.others)
 

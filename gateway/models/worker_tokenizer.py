@@ -107,7 +107,7 @@ class WorkerTokenizer:
             self._failed(url, "failed")  # an engine that takes other fields
             raise PromptError("the worker's /tokenize made no tokens")
         if 0 < max_tokens < max(map(len, tokens), default=0):
-            raise PromptError("the worker's /tokenize made more tokens than the model takes")
+            raise PromptError("the worker's /tokenize made more tokens than the model accepts")
         is_whole = request.kind is not RouteKind.CHAT or first_medium(request.fields["messages"]) is None
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
@@ -147,7 +147,7 @@ class WorkerTokenizer:
             self.counts["cached"] += 1
             return tokens
         if not self._breaker(url).may_ask(self._clock()):
-            self.counts["not asked"] += 1
+            self.counts["not_called"] += 1
             raise PromptError("the worker's /tokenize failed too often and is not called for a while")
         fetched = self._fetched(url, raw, key, authorization)
         return await self._calls.run(fetched, deadline_s - self._loop_s())

@@ -81,7 +81,7 @@ class TextLines:
             log.info(
                 "%s %s: status %s  %s  after %s  tenant %s  [%s]%s",
                 what,
-                "left by its client" if end.result == "client_disconnected" else "rejected",
+                "client disconnected" if end.result == "client_disconnected" else "rejected",
                 line.status or "-",
                 error,
                 _ms(line.total_s),

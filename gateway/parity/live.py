@@ -127,8 +127,8 @@ class LiveParity:
             self._on_mismatch(check.worker.id, not was_raised)
         if check.is_raised and not was_raised:
             self._log.warning(
-                "worker %s: prompt tokens differ from kvgate's (tokenizer or chat template is not the "
-                "engine's); cached prefixes there are missed; see `kvgate check` and /admin/verify",
+                "worker %s: prompt tokens differ from kvgate's (another tokenizer or chat template); "
+                "its cached prefixes are not found; see `kvgate check` and /admin/verify",
                 check.worker.id,
             )
         elif was_raised and not check.is_raised:

@@ -210,6 +210,6 @@ def modes_of(specs: Sequence[str]) -> dict[str, Mode]:
     for spec in specs:
         model, _, name = spec.rpartition("=")
         if name not in MODES:
-            raise ConfigError(f"disaggregation: '{spec}' is none of {', '.join(MODES)}, or MODEL=one of them")
+            raise ConfigError(f"disaggregation: '{spec}' is not one of {', '.join(MODES)}, nor MODEL=MODE")
         modes[model] = MODES[name]
     return modes

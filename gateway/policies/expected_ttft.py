@@ -60,7 +60,12 @@ class ExpectedTtft:
             costs.append(cost_s)
         if not query.predicts:
             index = self._overlap.choose(query, candidates, rng).index
-            return Choice(index, "predictions are far off: the least work", tuple(costs), firsts[index])
+            return Choice(
+                index,
+                "predictions are far off: longest prefix, least work ahead",
+                tuple(costs),
+                firsts[index],
+            )
         if query.cached is None:
             within = bounded(candidates, costs, firsts, price)
             index = pick_cheapest(candidates, within, firsts, rng)
@@ -70,7 +75,7 @@ class ExpectedTtft:
             )
         reason = _reason(candidates, index)
         if within is not costs and within[costs.index(min(costs))] == math.inf:
-            reason = "the cheaper ones have a much longer predicted TTFT"
+            reason = "cheaper workers have a much longer predicted TTFT"
         return Choice(index, reason, tuple(costs), firsts[index])
 
     def _reuse_or_copy(

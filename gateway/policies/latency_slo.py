@@ -32,13 +32,13 @@ class LatencySlo:
             index, reason = pick_lowest(ttfts_s, rng), "no worker meets the SLO: lowest predicted TTFT"
         elif late and query.priority < 0:
             index = late[pick_lowest([ttfts_s[i] for i in late], rng)]
-            reason = "may be shed: gives way to others"
+            reason = "negative priority: leaves the faster workers to others"
         else:
             uncached = [candidates[i].uncached_tokens for i in in_time]
             fewest = min(uncached)
             in_time = [i for i, tokens in zip(in_time, uncached, strict=True) if tokens == fewest]
             index = in_time[pick_lowest([ttfts_s[i] for i in in_time], rng)]
-            reason = "in time, and the least to compute"
+            reason = "meets the SLO with the fewest tokens to compute"
         return Choice(index, reason, tuple(ttfts_s), ttfts_s[index])
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:

@@ -47,5 +47,5 @@ class OverlapScorer:
 def _reason(candidates: Sequence[Candidate], index: int) -> str:
     longest = max(candidate.overlap_tokens for candidate in candidates)
     if candidates[index].overlap_tokens < longest:
-        return "recomputing here is cheaper than waiting for the holder"
+        return "computing the prefix again is cheaper than waiting for its worker"
     return "longest cached prefix" if longest else "no cached prefix: least work ahead"

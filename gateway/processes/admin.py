@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 from gateway.admin.audit import CALLER_HEADER, caller_of
 from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.endpoint_table import ProcessScope, bound
+from gateway.app.gateway_parts import Parts
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import MetricSpec
@@ -132,7 +133,9 @@ class Aggregate:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
-        app.add_routes([*bound(self._handlers()), web.route("*", "/{path:.*}", self._other)])
+        app.add_routes(
+            [*bound(self._handlers(), Parts.admin_routes()), web.route("*", "/{path:.*}", self._other)]
+        )
         add_streams(app)
         return app
 
@@ -140,7 +143,7 @@ class Aggregate:
         """Endpoint by its name in the table."""
         merged: dict[str, Handler] = {
             endpoint.name: partial(self._merged, merger_of(endpoint.answer))
-            for endpoint in ADMIN_ROUTES
+            for endpoint in Parts.admin_routes()
             if endpoint.processes is ProcessScope.MERGED and endpoint.answer
         }
         return {
@@ -196,19 +199,19 @@ class Aggregate:
                 return _unavailable()
             reply = await self._ask(begun[0], question, self._adapter_timeout_s)
             await asyncio.gather(*(self._ask(process, refresh) for process in begun[1:]))
-        return _answer(reply) if reply else _unavailable("a process did not answer; ask again")
+        return _answer(reply) if reply else _unavailable("a process did not answer; retry")
 
     async def _reload(self, request: web.Request) -> web.Response:
         """Reload the policies of all processes, and of those that start later."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         async with self._change:
             return _answer(await self._reload_policies())
 
     async def _config(self, request: web.Request) -> web.Response:
         """Reload the configuration, and have all processes change together."""
         if request.content_type != "application/json":
-            return _refused(415, "send application/json, as in {}")
+            return _refused(415, "send a body of type application/json, such as {}")
         try:
             async with self._change:
                 return web.json_response(await self._reload_config())
@@ -268,7 +271,7 @@ class Aggregate:
             await self._changed()
         if len(replies) < len(asked) or not replies:
             return _unavailable(
-                f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; ask again"
+                f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; retry"
             )
         return _answer(max(replies, key=lambda reply: reply.status))
 
@@ -286,7 +289,7 @@ class Aggregate:
             async with asyncio.timeout(timeout_s):
                 return await process.ask(question)
         except OSError as exc:
-            log.warning("process %d does not answer its admin API: %s", process.row, exc or "too late")
+            log.warning("process %d: no answer to an admin request: %s", process.row, exc or "too late")
             return None
 
 

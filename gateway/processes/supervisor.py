@@ -136,7 +136,7 @@ class Supervisor:
         for process in self._processes:
             await process.began.wait()
             if not process.is_ready:
-                raise ConfigError(process.refusal or "a process ended before it was ready, see above")
+                raise ConfigError(process.refusal or "a process ended before it was ready; see the log above")
         self._has_started = True
         if self.reloads is not None:
             self._aggregate.register(self.reloads)
@@ -168,7 +168,9 @@ class Supervisor:
                 try:
                     reply = await process.ask(question)
                     if reply.status >= 400:  # such as a socket that --worker-networks does not have here
-                        log.warning("process %d refused %s: %s", process.row, body, reply.body.decode())
+                        log.warning(
+                            "process %d: change %s rejected: %s", process.row, body, reply.body.decode()
+                        )
                 except OSError as exc:  # it is dying: the next one begins with all workers
                     log.warning("process %d: change %s not delivered: %s", process.row, body, exc)
 

@@ -83,10 +83,12 @@ class Api:
         not show. Raises GatewayError for unknown callers, and for those with a limit to models or a salt,
         which hold only for what is read."""
         if http.is_upgrade and http.path != REALTIME:
-            raise NotSupported(f"{http.path} is no WebSocket; {REALTIME} is the only one")
+            raise NotSupported(f"{http.path} does not accept WebSockets; open one at {REALTIME}")
         caller = None if self._authenticator is None else self._authenticator.ask(http, None)
         if caller is not None and (caller.models is not None or caller.salt is not None):
-            raise NotSupported(f"{http.path} is passed on unread, which this key does not allow")
+            raise NotSupported(
+                f"{http.path} is forwarded unread, which this key does not permit; use an inference route"
+            )
 
     def standing(self, http: HttpRequest) -> list[Header]:
         """Return the headers of whatever a request is answered with, where no connection of ours adds them:
@@ -125,7 +127,9 @@ class Api:
 
     def _tunnel(self, http: HttpRequest, responder: Responder, amend: Amend | None) -> Exchange:
         if http.path != REALTIME or http.is_http10:
-            raise NotSupported(f"{http.path} takes no WebSocket; open one at {REALTIME}, over HTTP/1.1")
+            raise NotSupported(
+                f"{http.path} does not accept WebSockets; open one at {REALTIME}, over HTTP/1.1"
+            )
         _require(http, "GET")
         if not http.is_upgrade:
             raise UpgradeRequired(f"{http.path} requires a WebSocket upgrade")
@@ -198,7 +202,7 @@ def ready(fleet: Fleet, model: str | None, *, is_stopping: bool) -> tuple[int, A
 def _require(http: HttpRequest, *methods: str) -> None:
     if http.method not in methods:
         allowed = ", ".join(methods)
-        raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
+        raise MethodNotAllowed(f"{http.path} accepts {allowed}, not {http.method}", param=allowed)
 
 
 def _as_list(served: Mapping[str, ServedModel]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def _decide(
     try:
         return router.decide(exchange.request, prompt=prompt, exclude={*others, *failed}, attempt=attempt)
     except NoWorker as exc:
-        why = "the worker that made this response does not answer"
+        why = "the worker that has this response does not answer; retry"
         raise NoWorker(why, retry_after_s=RETRY_AFTER_S) from exc
 
 
@@ -192,5 +192,8 @@ def _find(context: Context, http: HttpRequest, given: str, model: str | None) ->
     member = fleet.get(worker)
     assert member is not None, "it was found there"
     if model is not None and model not in [served.name for served in member.worker.served]:
-        raise UnknownResponse(f"the worker that made '{given[:80]}' does not serve '{model}'", param=PREVIOUS)
+        raise UnknownResponse(
+            f"the worker that has '{given[:80]}' does not serve '{model}'; name the model of that response",
+            param=PREVIOUS,
+        )
     return StoredResponse(own, worker)

@@ -106,15 +106,15 @@ class Attempts:
         self.failed[worker] = reason
         self.num_asked += not is_refused
         if self.was_sent and not self.may_repeat:
-            return "it is not sent twice, since something of it may be kept"
+            return "not retried, since the worker may have stored a part of it"
         if num_faults >= MAX_FAULTS:
             self.may_repeat = False
-            return f"it failed at {num_faults} workers, so it is taken for the cause"
+            return f"{num_faults} workers failed on it, so the request itself is the likely cause"
         if self.num_asked >= budget.max_attempts:
-            return "no more are to be"
+            return "no attempts are left"
         if not self.was_sent:
             return ""
-        return "" if self.pays() else "too many requests are tried again now"
+        return "" if self.pays() else "too many requests are being retried"
 
     def pays(self) -> bool:
         """Take one retry from the budget. False if it has no room."""
@@ -128,12 +128,12 @@ class Attempts:
 
     def gave_up(self, why: str, log: RateLimitedLog, log_id: str) -> WorkerFailed:
         """Return the error of a request without a worker left; SDKs read from it if they should retry."""
-        log.warning("no worker answered (%s); request %s, tried %s", why, log_id, self)
-        error = WorkerFailed(f"no worker answered, {len(self.failed)} tried; {why}", retry_after_s=1)
+        log.warning("request %s: no worker answered (%s); tried %s", log_id, why, self)
+        error = WorkerFailed(f"no worker answered ({len(self.failed)} tried): {why}", retry_after_s=1)
         error.should_retry = self.may_repeat or not self.was_sent
         return error
 
     def was_late(self) -> WorkerTimeout:
-        error = WorkerTimeout("the worker did not begin to answer in time", retry_after_s=1)
+        error = WorkerTimeout("the worker sent no answer in time", retry_after_s=1)
         error.should_retry = self.may_repeat
         return error

@@ -34,6 +34,6 @@ def redirected(
     if not is_redirect(head.status):
         return None
     worker = decision.worker.id if decision is not None else None
-    text = "worker %s: it answered %s; the client gets 502; request %s"
+    text = "worker %s: answered %s; the client gets 502; request %s"
     log.warning(text, worker, redirect_of(head.status, head.headers), log_id)
     return WorkerFailed(f"the worker answered {head.status}, a redirect, which is not followed")

@@ -54,4 +54,4 @@ class UsageCheck:
     def refuse(self, worker: WorkerId, why: str) -> None:
         """Count and log a usage that is ignored as impossible."""
         self._metrics.worker(worker).num_refused_usages += 1
-        self._log.warning("worker %s: usage ignored (%s); nothing is counted with it", worker, why)
+        self._log.warning("worker %s: usage ignored (%s); no metric counts it", worker, why)

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.apis.open_routes import default_model
 from gateway.core.caller import usable
 from gateway.core.decision import Decision
 from gateway.core.request import InferenceRequest
@@ -25,7 +24,7 @@ from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
 from gateway.requests.cache_salt import refused
-from gateway.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
+from gateway.requests.model_name import asked_in_query, check_plain, default_model, renamed_query, with_query
 from gateway.upstream.connection import ResponseSink, UpstreamConnection
 from gateway.upstream.plan import Observer, Plan
 
@@ -148,7 +147,7 @@ class Tunnel(Observer):
 
     def _refuse(self, refused: FrameRefused) -> None:
         exchange = self._exchange
-        exchange.context.log.info("WebSocket closed (%s); request %s", refused.reason, exchange.log_id)
+        exchange.context.log.info("request %s: WebSocket closed (%s)", exchange.log_id, refused.reason)
         exchange.close("ended")
         self._responder.data(close_frame(refused.code, refused.reason))
         self._responder.end()
@@ -199,7 +198,7 @@ class Tunnel(Observer):
     def _cut(self, reason: str, fault: str) -> None:
         exchange = self._exchange
         worker = exchange.decision.worker.id if exchange.decision else None
-        text = "worker %s: WebSocket cut (%s); request %s"
+        text = "worker %s: WebSocket aborted (%s); request %s"
         exchange.context.log.warning(text, worker, reason, exchange.log_id)
         exchange.close("aborted", fault)
         self._responder.end()
@@ -228,7 +227,7 @@ class Tunnel(Observer):
         if left > 0:
             self._arm(left)
         elif not self._is_closed:
-            self._cut(f"nothing moved for {idle_s:g} s", OUT_OF_TIME)
+            self._cut(f"idle for {idle_s:g} s", OUT_OF_TIME)
 
 
 class WorkerEnd(asyncio.Protocol):

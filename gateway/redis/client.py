@@ -171,7 +171,9 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
 
 def failure(exc: BaseException, where: str) -> str:
     """Explain for people why Redis is unusable."""
-    return str(exc) if isinstance(exc, UnusableRedis) else f"redis: {where} is not reached: {cause_of(exc)}"
+    return (
+        str(exc) if isinstance(exc, UnusableRedis) else f"redis: {where} cannot be reached: {cause_of(exc)}"
+    )
 
 
 def foreign_schema(found: Any, options: RedisOptions) -> str:

@@ -119,7 +119,7 @@ class ClusterNodes(Locator):
         for node, has_slot in nodes:
             if has_slot and _text(node["role"]) == "master" and _text(node["health"]) == "online":
                 return _address(node, address)
-        raise MasterUnknown("no node has our slot")
+        raise MasterUnknown("no node serves the slot of these keys")
 
 
 def _address(node: Mapping[str, Any], locators: HostPort) -> HostPort:

@@ -98,7 +98,7 @@ class Lines:
                 self.number -= 1
                 return
             except CutShort as exc:
-                self.skip(f"{exc}; the file may be cut")
+                self.skip(f"{exc}; the file may be truncated")
                 return
             except ValueError as exc:
                 raise self.bad(str(exc)) from exc
@@ -151,7 +151,9 @@ class Lines:
         """Open a file by its first bytes, whatever its name ends with. Raises ConfigError for a pipe: its
         lines cannot be read a second time."""
         if self.path.is_fifo() or self.path.is_char_device():
-            raise ConfigError(f"{self.path}: is no file; traces are read several times: save it in one first")
+            raise ConfigError(
+                f"{self.path}: is not a file; traces are read several times: save it in one first"
+            )
         with self.path.open("rb") as file:
             begin = file.read(MAX_MAGIC)
         for magic, why in NOT_TEXT.items():

@@ -25,7 +25,7 @@ def playable(lines: Lines) -> list[Recorded]:
     for row in lines.decoded(Recorded):
         if row.result == "ended" and row.status == 200 and row.num_tokens > 0:
             if not _is_within_limits(row):
-                lines.skip("a time or a number of tokens is negative or too large, or tokens are cut")
+                lines.skip("a time or a number of tokens is negative or too large, or tokens are truncated")
                 continue
             rows.append(row)
     return sorted(rows, key=lambda row: row.at)

@@ -223,7 +223,7 @@ class AgentFeed:
 
     def _accepts(self, hello: Update) -> bool:
         if not isinstance(hello, AgentHello):
-            raise LogError("the agent did not introduce itself")
+            raise LogError("the agent did not begin with its hello")
         if why := self._refusal(hello):
             self._not_followed(why)
             return False
@@ -306,7 +306,7 @@ class AgentFeed:
         if self._engine:
             self._engine[1].replay_failed("neither agent nor engine events are reachable")
         else:
-            self._log.warning("worker %s: agent is gone; dropping the worker's blocks", self._worker)
+            self._log.warning("worker %s: agent unreachable; dropping the worker's blocks", self._worker)
             self._applier.reset()
             self._on_state(self._worker, StreamState.BLIND)
 

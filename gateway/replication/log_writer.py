@@ -5,7 +5,7 @@
               └─FENCED──► the lease is another gateway's: stop
     the log has grown by more than the snapshot is long ─► another one, and the log is cut behind the last
 
-The journal is the queue: while Redis is away it keeps what is to be written, up to its bound; what it has
+The journal is the queue: while Redis is away it keeps unwritten batches, up to its bound; what it has
 dropped by then is replaced by a snapshot in another epoch.
 """
 
@@ -102,7 +102,7 @@ class LogWriter:
         self.epoch = 0
 
     async def _write_some(self, lease: Lease) -> WriteResult | None:
-        """Write the next part; None where nothing is to be written."""
+        """Write the next part; None if everything is written."""
         journal = self._journal
         if not self._sending and not journal.has(self.epoch, self.next_seq):
             return await self._begin(lease)

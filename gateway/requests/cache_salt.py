@@ -18,7 +18,7 @@ _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 def refused(path: str) -> NotSupported:
     return NotSupported(
-        f"requests to {path} cannot be salted, and would reveal other tenants' prompts; use another route"
+        f"requests to {path} cannot be isolated from the cached prompts of other tenants; use another route"
     )
 
 

@@ -53,7 +53,7 @@ def scope_media(request: InferenceRequest, salt: str, rewrite: Rewrite | None = 
     if not has_key(body):
         return
     if request.is_crowded or count(body, b",", MAX_COMMAS) > MAX_COMMAS:
-        raise InvalidRequest("the body holds too many values for a media 'uuid'; leave the 'uuid' out")
+        raise InvalidRequest("the body has too many values beside a media 'uuid'; leave the 'uuid' out")
     try:
         request.body = (rewrite or scoped)(body, salt.encode())
     except UNREADABLE as exc:
@@ -74,7 +74,7 @@ def scoped_parts(raw: msgspec.Raw, salt: bytes, depth: int = 0) -> list[bytes | 
     too deep."""
     first = bytes(memoryview(raw)[:1])
     if depth > MAX_DEPTH:
-        raise InvalidRequest(f"a media 'uuid' lies over {MAX_DEPTH} levels deep; leave it out")
+        raise InvalidRequest(f"a media 'uuid' is nested over {MAX_DEPTH} levels deep; leave it out")
     parts: list[bytes | memoryview] = []
     if first == b"[":
         for item in _decode_items(raw):

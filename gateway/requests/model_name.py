@@ -16,6 +16,8 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.request import MODEL
+from gateway.core.route_table import route_of
+from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 
 MAX_PARAMETERS: Final = 256
@@ -34,7 +36,7 @@ def asked_in_query(target: bytes) -> str | None:
             raise InvalidRequest("the query names the model twice; name it once", param=MODEL)
         if not value.isprintable():
             raise InvalidRequest(
-                "the model in the query has characters that no model's name has", param=MODEL
+                "the model in the query has control characters; send the name of a model", param=MODEL
             )
         found = value
     return found or None
@@ -67,7 +69,7 @@ def parameters(target: bytes) -> list[tuple[str, str]]:
 
 def _query(target: bytes) -> list[tuple[str, str]]:
     if b";" in (query := target.partition(b"?")[2]) and MODEL in query.decode("latin-1").casefold():
-        raise InvalidRequest("a query that names a model is separated by '&', not by ';'", param=MODEL)
+        raise InvalidRequest("separate the query's parameters by '&', not by ';'", param=MODEL)
     return parameters(target)
 
 
@@ -102,10 +104,21 @@ def check_plain(path: str, model: str, served: Mapping[str, ServedModel]) -> Non
     one = served.get(model)
     if one is not None and one.adapter is not None:
         raise InvalidRequest(
-            f"the adapter '{model}' cannot be reached by {path}, which engines answer from their base model; "
+            f"the adapter '{model}' cannot be used with {path}, which engines answer from their base model; "
             "use a route with the model in its body",
             param=MODEL,
         )
+
+
+def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
+    """The model of a request that names none: a fleet of one model needs no name where the route has no
+    place for one. Raises ModelMissing."""
+    if route_of(path).names_model:
+        raise ModelMissing
+    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
+    if len({served[name].root for name in plain}) > 1:
+        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {shortened(served)}")
+    return plain[0] if plain else ""
 
 
 class _SeenModel:

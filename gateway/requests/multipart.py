@@ -20,6 +20,7 @@ from gateway.http.messages import HttpRequest
 from gateway.requests.field_judgement import GUARDED, NAMES, XARGS
 from gateway.requests.model_alias import renamed
 from gateway.requests.model_name import decide
+from gateway.requests.parsing import PLAIN, BodyRules
 from gateway.requests.steering import check_adapter, check_letters, is_adapter, is_removed, value_of
 
 MARK = b"--"
@@ -65,7 +66,7 @@ def form_kind(http: HttpRequest) -> bytes | None:
     """The Content-Type of a form. Raises InvalidRequest for two of them."""
     kinds = [value for name, value in http.headers if name == b"content-type"]
     if len(kinds) > 1:
-        raise _broken("it has several Content-Types")
+        raise _broken("it has several Content-Type headers")
     return kinds[0] if kinds else None
 
 
@@ -74,34 +75,29 @@ def check_no_form(http: HttpRequest) -> None:
     InvalidRequest."""
     for name, value in http.headers:
         if name == b"content-type" and value.strip().lower().startswith(_FORM_KINDS):
-            raise InvalidRequest("the body is no form; send it with 'Content-Type: application/json'")
+            raise InvalidRequest(
+                "this route accepts no forms; send JSON with 'Content-Type: application/json'"
+            )
 
 
 def parse_form(
-    path: str,
-    body: bytes,
-    content_type: bytes | None,
-    *,
-    keeps_transfer: bool = False,
-    model: str | None = None,
-    default: str | None = None,
-    models: Container[str] | None = None,
+    path: str, body: bytes, content_type: bytes | None, rules: BodyRules = PLAIN
 ) -> InferenceRequest:
     """Parse a form, which goes on as it came but for names of the request: other fields that steer an engine
-    are refused, not removed."""
+    are refused, not removed. It has no place for a salt."""
     fields: dict[str, Any] = {**form_fields(body, content_type)}
     xargs = _xargs(fields.get(XARGS, "{}"))
     if not NAMES.isdisjoint(fields):
         body = _without(body, NAMES)
         fields = {name: value for name, value in fields.items() if name not in NAMES}
     for name in (*fields, *xargs):
-        if is_removed(name, keeps_transfer):
+        if is_removed(name, rules.keeps_transfer):
             raise InvalidRequest(f"clients may not set '{name}'; leave it out of the form", param=name)
-        if models is not None and is_adapter(name):
+        if rules.models is not None and is_adapter(name):
             value = fields[name] if name in fields else value_of(name, xargs[name])
-            check_adapter(name, value, models)
+            check_adapter(name, value, rules.models)
     check_letters(xargs)
-    if decide(fields, model, default, is_limited=models is not None):
+    if decide(fields, rules.model, rules.default, is_limited=rules.is_limited):
         body = renamed_form(body, fields[MODEL])
     top = {"model": fields["model"], "stream": fields.get("stream", "").lower() in ("true", "1", "on", "yes")}
     return InferenceRequest(RouteKind.PASS, path, body, top, fields=fields)
@@ -146,12 +142,14 @@ def form_fields(body: bytes, content_type: bytes | None) -> dict[str, str]:
     """Names and values, without the files. Raises InvalidRequest."""
     delimiter = MARK + _boundary(content_type or b"")
     if not body.startswith(delimiter):
-        raise _broken("it does not begin with its boundary")
+        raise _broken("it does not start with its boundary")
     fields: dict[str, str] = {}
     for part in _parts(body, delimiter):
         check_letters([part.name])
         if part.name in GUARDED and (part.is_file or part.name in fields):
-            raise InvalidRequest(f"the form may have one part '{part.name}', and no file", param=part.name)
+            raise InvalidRequest(
+                f"'{part.name}' must be sent once, as a field and not as a file", param=part.name
+            )
         if not part.is_file:
             _add(fields, part.name, body[part.value_at : min(part.end, part.value_at + 1 + MAX_VALUE_BYTES)])
     return fields
@@ -164,11 +162,11 @@ def _boundary(content_type: bytes) -> bytes:
     params: dict[bytes, bytes] = {}
     for name, quoted, plain in _KIND_PARAM.findall(found[1]) if found else ():
         if params.setdefault(name.lower(), quoted or plain) is not (quoted or plain):
-            raise _broken("its Content-Type says something twice")
+            raise _broken("its Content-Type repeats a parameter")
     if not params.get(b"boundary"):
         raise _broken("its Content-Type is not multipart/form-data with a boundary")
     if params.get(b"charset", b"utf-8").lower() not in _CHARSETS:
-        raise _broken("its Content-Type has another charset than utf-8")
+        raise _broken("the charset of its Content-Type is not utf-8")
     return params[b"boundary"]
 
 
@@ -181,7 +179,7 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[FormPart]:
         head_end = body.find(b"\r\n\r\n", at, at + MAX_HEAD_BYTES)
         end = find(body, b"\r\n" + delimiter, head_end + 4) if head_end >= 0 else -1
         if body[at : at + 2] != b"\r\n" or end < 0:
-            raise _broken("a part has no head or no end")
+            raise _broken("a part has no headers, or is not closed by the boundary")
         name, is_file = _name(body[at + 2 : head_end])
         yield FormPart(name, is_file, begin, head_end + 4, end)
         begin = end + 2
@@ -193,9 +191,9 @@ def _name(head: bytes) -> tuple[str, bool]:
     """A part's name, and whether it is a file."""
     lines = [line for line in head.split(b"\r\n") if line[:19].lower() == b"content-disposition"]
     if len(lines) != 1 or not (begin := _DISPOSITION.match(lines[0])):
-        raise _broken("a part has no Content-Disposition of form-data")
+        raise _broken("a part has no 'Content-Disposition: form-data'")
     if b"\r\n " in head or b"\r\n\t" in head or b"\n" in head.replace(b"\r\n", b""):
-        raise _broken("a header of a part goes on in a second line")
+        raise _broken("a header of a part continues on a second line")
     at, params = begin.end(), dict[bytes, bytes]()
     while at < len(lines[0]):
         param = _PARAM.match(lines[0], at)
@@ -207,7 +205,7 @@ def _name(head: bytes) -> tuple[str, bool]:
     if not params.get(b"name") or b"name*" in params:
         raise _broken("a part has no name")
     if b"\\" in params[b"name"]:
-        raise _broken("a part's name has an escape, which parsers read in different ways")
+        raise _broken("a part's name has an escape, which parsers read differently")
     is_file = b"filename" in params or b"filename*" in params
     if not is_file and _ENCODING.search(head):
         raise _broken("a field has a Content-Transfer-Encoding")
@@ -228,4 +226,4 @@ def _text(value: bytes) -> str:
 
 
 def _broken(why: str) -> InvalidRequest:
-    return InvalidRequest(f"the body is not a form that can be read: {why}")
+    return InvalidRequest(f"the form cannot be read: {why}")

@@ -94,7 +94,7 @@ class Outline:
         body = self._body
         begin = _BEGIN.match(body)
         if begin is None:
-            raise _invalid(why_no_object(body) or "it is not an object from byte 0 on")
+            raise _invalid(why_no_object(body) or "expected an object at byte 0")
         at, separator = begin.end(), b","
         if body[at : at + 1] == b"}":
             at, separator = at + 1, b"}"
@@ -148,7 +148,7 @@ class Outline:
             else:
                 found = _TEXT.match(body, at, min(at + WINDOW, size))
                 at = found.end() if found else size
-        raise _invalid(f"the text at byte {begin} has no end")
+        raise _invalid(f"the string at byte {begin} is not closed")
 
     def _nested_end(self, each: Field) -> int:
         """The place behind the bracket that closes the field's first one."""
@@ -164,7 +164,7 @@ class Outline:
                 return at
             if walk.is_in_text:
                 at = self._text_end(at)
-        raise _invalid(f"'{each.name}' at byte {each.start} has no end")
+        raise _invalid(f"'{each.name}' at byte {each.start} is not closed")
 
     def _check(self, each: Field) -> None:
         if (

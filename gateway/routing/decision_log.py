@@ -119,7 +119,7 @@ def describe(
             _candidate(decision.terms, i, c) | ({"terms": dict(parts[i])} if parts else {})
             for i, c in enumerate(decision.candidates)
         ],
-        "split": _split(decision.split) if decision.split else None,
+        "disaggregation": _disaggregation(decision.split) if decision.split else None,
         "outcome": _outcome(outcome),
     }
 
@@ -155,14 +155,14 @@ def _microseconds(timings: Timings) -> dict[str, float]:
     return {stage: round(getattr(timings, stage) * 1e6, 1) for stage in timings.__match_args__}
 
 
-def _split(split: PrefillChoice) -> dict[str, Any]:
+def _disaggregation(split: PrefillChoice) -> dict[str, Any]:
     prefill = split.prefill
     return {
         "prefill_worker": prefill.id if prefill else None,
         "reason": split.reason,
         "overlap_tokens": prefill.overlap_tokens if prefill else 0,
-        "direct_s": split.direct_s,
-        "split_s": split.split_s,
+        "direct_ttft_s": split.direct_s,
+        "disaggregated_ttft_s": split.split_s,
         "candidates": [_candidate((), i, candidate) for i, candidate in enumerate(split.candidates)],
     }
 

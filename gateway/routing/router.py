@@ -146,7 +146,7 @@ class Router:
         twin: Policy | None = None,
     ) -> Decision:
         """Choose a worker and book the work there; with `may_split` perhaps a pair, and the work at both
-        (then `prefilled` is to be called too). `prompt` is given where the tokens are known already,
+        (then the caller must also call `prefilled`). `prompt` is given where the tokens are known already,
         `exclude` names workers that failed this request, `twin` is for `preview`. Raises UnknownModel or
         NoWorker.
         """

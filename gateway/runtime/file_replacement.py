@@ -45,7 +45,7 @@ def replace_file(path: Path, change: Change) -> bytes:
         try:
             _write(temporary, content, path, before)
             if _version(os.stat(path)) != _version(before):
-                raise NotReplaced("it was changed meanwhile; try again")
+                raise NotReplaced("it was changed meanwhile; retry")
             temporary.replace(path)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -77,8 +77,8 @@ def _give(number: int, found: os.stat_result) -> None:
     except PermissionError as exc:
         owner, own = f"{found.st_uid}:{found.st_gid}", f"{os.geteuid()}:{os.getegid()}"
         raise NotReplaced(
-            f"it belongs to user and group {owner}, and {own} may not keep that, so that its readers could "
-            f"lose it; run this as user {found.st_uid} or as root"
+            f"it belongs to user and group {owner}, which {own} cannot keep, so that its readers might lose "
+            f"access; run this as user {found.st_uid} or as root"
         ) from exc
 
 

@@ -25,15 +25,15 @@ SIGMAS = 1.645
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker of the group. `booked_tokens` are to be computed there; `own_cache_tokens` are cached nowhere
-    else, None where that is not known."""
+    """A worker of the group. `booked_tokens` wait for computation there; `unique_cached_tokens` are cached
+    nowhere else, None where that is not known."""
 
     id: WorkerId
     is_open: bool
     speed: Speed
     num_in_flight: int = 0
     booked_tokens: int = 0
-    own_cache_tokens: int | None = None
+    unique_cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Removal:
     """The cost of losing a worker: tokens that are cached nowhere else; None where that is not known."""
 
     worker: WorkerId
-    own_cache_tokens: int | None
+    unique_cached_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _ttft_s(state: GroupState, workers: Sequence[WorkerState], mix: Mix) -> floa
 
 def _removals(workers: Sequence[WorkerState]) -> Sequence[Removal]:
     """Workers by the cost of their loss, the cheapest first; unknown costs come last."""
-    found = [Removal(worker.id, worker.own_cache_tokens) for worker in workers]
+    found = [Removal(worker.id, worker.unique_cached_tokens) for worker in workers]
     return sorted(
-        found, key=lambda each: math.inf if each.own_cache_tokens is None else each.own_cache_tokens
+        found, key=lambda each: math.inf if each.unique_cached_tokens is None else each.unique_cached_tokens
     )

@@ -67,7 +67,7 @@ class ActivityStream:
     def half_closed(self) -> None:
         """The client has sent its one message; the stream goes on."""
         if self._key is None:
-            self._stream.finish(INVALID_ARGUMENT, "the call takes one message")
+            self._stream.finish(INVALID_ARGUMENT, "the method accepts one message per call")
 
     def aborted(self, why: str) -> None:
         self._stop()

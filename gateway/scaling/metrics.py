@@ -31,7 +31,7 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
         lambda a: a.needed,
     ),
     (
-        gauge("kvgate_scaling_workers", "Workers that take requests.", *OF),
+        gauge("kvgate_scaling_workers", "Workers that accept requests.", *OF),
         lambda a: a.num_up,
     ),
     (
@@ -57,7 +57,7 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
     (
         gauge(
             "kvgate_scaling_ttft_seconds",
-            "Predicted seconds to the first token of a request that comes now; absent without a worker.",
+            "Predicted seconds to the first token of a request that arrives now; absent without a worker.",
             *OF,
         ),
         lambda a: a.ttft_s,

@@ -37,7 +37,9 @@ def _group(advice: Advice) -> dict[str, Any]:
         "demand": _rates(advice.requests_per_s, advice.mix),
         "worker_capacity": _rates(advice.worker_requests_per_s, advice.mix),
         "cold_start_s": advice.cold_start_s,
-        "remove": [{"worker": each.worker, "own_cache_tokens": each.own_cache_tokens} for each in removals],
+        "remove": [
+            {"worker": each.worker, "unique_cached_tokens": each.unique_cached_tokens} for each in removals
+        ],
     }
 
 

@@ -128,14 +128,14 @@ class Predecessor:
                     self.sockets[spec] = socket.socket(fileno=file)
                 self._offer.set_result(offer)
             case Busy(pid):
-                self._refuse(f"process {pid} is taking over just now; try again")
+                self._refuse(f"process {pid} is taking over; retry")
             case Left() as left:
                 self._left.set_result(left)
             case _:
                 pass
 
     def _on_end(self) -> None:
-        self._refuse("the running gateway ended just now; try again")
+        self._refuse("the running gateway has just ended; retry")
         if not self._left.done():
             self._left.set_result(None)
 
@@ -190,7 +190,7 @@ class TakeoverPoint:
             self._newcomers.discard(channel)
             return channel.close()
         self._channel, self.successor = channel, pid
-        log.info("process %d starts taking over", pid)
+        log.info("process %d begins to take over", pid)
         files = [os.dup(sock.fileno()) for sock in self._sockets.values()]
         return channel.send(_encode(Offer(os.getpid(), list(self._sockets), self._workers())), files)
 

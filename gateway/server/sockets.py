@@ -47,7 +47,7 @@ def bind_tcp(host: str, port: int, option: str, *, is_shared: bool = False) -> s
     except (OSError, UnicodeError) as exc:
         if listening:
             listening.close()
-        reason = exc.strerror if isinstance(exc, OSError) else "is no host name"
+        reason = exc.strerror if isinstance(exc, OSError) else "is not a host name"
         raise ConfigError(f"{option}: cannot listen on {netloc_of(host, port)}: {reason}") from exc
     listening.setblocking(False)
     return listening

@@ -76,7 +76,7 @@ class TooLong(PromptError):
     """
 
     def __init__(self, num_tokens: int) -> None:
-        super().__init__("the prompt has more tokens than the model takes")
+        super().__init__("the prompt has more tokens than the model accepts")
         self.num_tokens = num_tokens
 
 
@@ -93,7 +93,7 @@ class TooCostly(ValueError):
 
     It is no kind of PromptError: what tries templates must not take it for one more probe that fails.
 
-    `is_fault`: more than any honest template may need, so that the template is not to be rendered here.
+    `is_fault`: more than any honest template may need, so that the gateway must not render the template.
     `is_inline`: a thread may take longer.
     """
 

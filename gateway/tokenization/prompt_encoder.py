@@ -255,7 +255,7 @@ class PromptEncoder:
 
     def tokens(self, request: InferenceRequest, now: datetime) -> ContinuedTokens:
         """Tokens of a chat request, as by `chat`, at the cost of its new messages. Raises NotContinued on the
-        event loop for a large chat that was expected to cost no more, and does, or is to be checked."""
+        event loop for a large chat that was expected to cost no more, and does, or must be checked."""
         settings, chat = self._settings, request.messages
         may_be_too_long = self._tokenizer.pieces.may_be_too_long
         if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):

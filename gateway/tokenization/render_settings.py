@@ -250,7 +250,7 @@ class RenderSettings:
         if any(setting.is_costly for setting in done):
             return False, "its proofs take too much time or memory"
         why = f": {_some(refused)}" if refused else ": no special token stands where a message begins"
-        return False, f"no cut is proved in {len(done)} settings{why}"
+        return False, f"no cut point is proved in {len(done)} settings{why}"
 
     def stop(self, template: Template) -> bool:
         """Stop cutting conversations of `template`, for good; False if they were not cut."""

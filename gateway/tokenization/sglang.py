@@ -407,7 +407,7 @@ def _integer(digits: str) -> int | float:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 # --- tools ---

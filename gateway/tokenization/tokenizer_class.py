@@ -54,18 +54,18 @@ def advice_of(name: str | None, *, is_of_file: bool = False) -> str:
     file in its place."""
     if name in REBUILT and is_of_file:
         return (
-            "it is read here as transformers 4 reads it, tokenizer.json as it is; transformers 5 makes a "
-            f"{name} of it"
+            "kvgate loads tokenizer.json as it is, like transformers 4; transformers 5 builds a "
+            f"{name} from it"
         )
     if name in REBUILT:
         return (
-            f"it is made here as transformers 5 makes a {name}, of the vocabulary and merges of "
-            "tokenizer.json; check that the worker's transformers is one"
+            f"kvgate builds a {name} from the vocabulary and merges of tokenizer.json, like transformers 5; "
+            "check that the worker runs transformers 5"
         )
     if name:
         return (
-            f"transformers 5 makes a tokenizer of its own for the class {name}, where tokenizer.json is read "
-            "here: that is the difference, most probably"
+            f"transformers 5 builds a tokenizer of its own for the class {name}, while kvgate loads "
+            "tokenizer.json: most probably the difference"
         )
     return USUAL_ADVICE
 
@@ -75,8 +75,8 @@ def words_of(name: str | None, *, is_of_file: bool = False) -> str:
     if name not in REBUILT:
         return ""
     if is_of_file:
-        return f"; tokenizer.json as it is, not made as {name}"
-    return f"; made as {name} of its vocabulary and merges"
+        return f"; tokenizer.json as it is, not built as {name}"
+    return f"; built as {name} from its vocabulary and merges"
 
 
 def rebuilt(text: str, name: str, config: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._is_complete:
-            raise ValueError("bytes behind a complete answer")
+            raise ValueError("bytes after a complete answer")
         self._headers = []
         self._ends_at_close = False
 

@@ -18,7 +18,7 @@ struct connection {
     int fd;
     enum phase phase;
     int chunks_left;
-    int num_blocks;  // computed for another worker, which is told where they lie
+    int num_blocks;  // computed for another worker, which learns their address
     bool is_chat, wants_usage;
     struct buffer in, out;
 };

@@ -5,7 +5,7 @@
 //              [-B FILE [-o once 0|1] | -b prompt_bytes=64 -k prefixes=16 -M messages=0 -N new_bytes=0]
 //
 //   -z  pause before a connection's next request, half to one and a half times as long
-//   -P  processes whose CPU time and memory are read, with their children
+//   -P  read CPU time and memory of these processes, with their children
 //   -d  the measured part is longer where no answer came yet, by MAX_LATE_S at most
 //   -j  print one JSON object instead of the line for people
 //   -B  bodies from FILE (bodies.h); connection i of n sends the bodies i, i + n, i + 2n, ... and starts
@@ -14,7 +14,7 @@
 //   -o  1: send no body twice. The warm-up ends with half of a connection's bodies at the latest, the
 //       measured part with the other half: however fast the server is, it only shortens them.
 //
-// CPU time is what the scheduler accounts to each thread, in ns; where the kernel does not tell that, the
+// CPU time is what the scheduler accounts to each thread, in ns; where the kernel does not report it, the
 // clock ticks of the process (usually 10 ms).
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -48,7 +48,7 @@ static inline void fire_slot(struct timer *head, void (*fire)(struct timer *)) {
     if (head->next == head) {
         return;
     }
-    // Into a list apart: a timer that is set anew must not come up twice.
+    // Into a list apart: a timer that is set again must not come up twice.
     due.next = head->next;
     due.previous = head->previous;
     due.next->previous = due.previous->next = &due;

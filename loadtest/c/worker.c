@@ -47,7 +47,7 @@ enum {
 static struct {
     int port, num_chunks, gap_ms, ttft_ms, delay_ms, num_gpu_blocks;
     const char *model, *event_sources;
-    bool can_render, tells_usage;
+    bool can_render, reports_usage;
     FILE *log;
 } options = {.num_chunks = 64, .gap_ms = 10, .num_gpu_blocks = 65536, .model = "m"};
 
@@ -116,7 +116,7 @@ static int blocks_of(size_t length) {
 static bool generate(struct connection *c, const char *path, const char *body, size_t length) {
     c->is_chat = strncmp(path, "/v1/chat/", 9) == 0;
     if (has(body, length, "\"stream\":true") || has(body, length, "\"stream\": true")) {
-        c->wants_usage = options.tells_usage && has(body, length, "\"include_usage\":true");
+        c->wants_usage = options.reports_usage && has(body, length, "\"include_usage\":true");
         return begin_stream(c);
     }
     c->num_blocks = has(body, length, "\"do_remote_decode\":true") ? blocks_of(length) : 0;
@@ -151,7 +151,7 @@ static bool render(struct connection *c, const char *body, size_t length) {
     return is_sent;
 }
 
-// --- what an engine tells of itself ---
+// --- pages about the engine itself ---
 
 static bool is_one_of(const char *path, const char *const *paths) {
     for (; *paths != NULL; paths++) {
@@ -162,7 +162,7 @@ static bool is_one_of(const char *path, const char *const *paths) {
     return false;
 }
 
-static bool tell(struct connection *c, const char *path) {
+static bool describe(struct connection *c, const char *path) {
     static const char *const health[] = {"/health", "/ping", "/health_generate", NULL};
     static const char *const info[] = {
         "/server_info", "/get_server_info", "/get_model_info", "/model_info", NULL};
@@ -229,7 +229,7 @@ static bool handle(struct connection *c, const char *head, const char *body, siz
     if (is_generation && strcmp(method, "POST") == 0) {
         return generate(c, path, body, length);
     }
-    return tell(c, path);
+    return describe(c, path);
 }
 
 // One request at the beginning of `in`. Returns how many bytes it took, 0 if it is not complete.
@@ -384,7 +384,7 @@ static void set_option(char name, char *value) {
     case 'k': options.num_gpu_blocks = atoi(value); break;
     case 'e': options.event_sources = value; break;
     case 'r': options.can_render = atoi(value) != 0; break;
-    case 'u': options.tells_usage = atoi(value) != 0; break;
+    case 'u': options.reports_usage = atoi(value) != 0; break;
     case 'l': options.log = fopen(value, "a"); break;
     default:
         fprintf(stderr, "worker: no option -%c\n", name);

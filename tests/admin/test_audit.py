@@ -68,7 +68,7 @@ def test_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(50 * MAX_LINES_PER_MINUTE):
         audit.add(("GET", "/admin/x", "no key", "10.0.0.1"), 401, "API key missing")
     assert len(caplog.records) == MAX_LINES_PER_MINUTE + 1
-    assert "from 10.0.0.1: too many refused calls" in caplog.records[-1].getMessage()
+    assert "too many refused calls from 10.0.0.1" in caplog.records[-1].getMessage()
     audit.add(("POST", "/admin/x", "key 'a'", "10.0.0.2"), 200, "")
     assert caplog.records[-1].getMessage() == "admin API: POST /admin/x by key 'a' from 10.0.0.2: 200"
     clock.now_s += 60

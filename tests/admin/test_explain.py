@@ -39,7 +39,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> ExchangeWorld:
 async def explained(
     world: ExchangeWorld, body: dict[str, Any], path: str | None = None, **headers: str
 ) -> dict[str, Any]:
-    preview = Preview(world.dispatch, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    preview = Preview(world.dispatch, lambda decision: [{"prefill_s": 0.5}] * len(decision.candidates))
     return await preview.explain(json.dumps(body).encode(), path, headers)
 
 
@@ -48,7 +48,7 @@ async def test_a_preview_explains_the_decision_and_changes_nothing(world: Exchan
         record = await explained(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
         assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "round robin")
         assert record["not_tokenized"] == "it has no /tokenize"
-        assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
+        assert [each["terms"] for each in record["candidates"]] == [{"prefill_s": 0.5}] * 2
         assert "id" not in record and "outcome" not in record
     assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
     assert world.context.prompts.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ async def test_a_preview_explains_the_decision_and_changes_nothing(world: Exchan
     ("body", "path", "words"),
     [
         ({"model": "m"}, None, "the body has none of messages, prompt"),
-        ({"model": "m"}, "/v1/nothing", "'/v1/nothing' is none of /v1/chat/completions, "),
+        ({"model": "m"}, "/v1/nothing", "unknown route '/v1/nothing'; known: /v1/chat/completions, "),
         ({"model": "m", "prompt": 7}, None, "'prompt' must be a string"),
         ({"model": "m", "messages": 7}, None, "'messages' must be a list of messages"),
     ],

@@ -25,7 +25,7 @@ async def test_adapter_loading_is_off_by_default_and_the_error_names_the_flag() 
 @pytest.mark.parametrize(
     ("how", "status", "message"),
     [
-        ({"data": b"{}"}, 415, "send application/json"),
+        ({"data": b"{}"}, 415, "send a body of type application/json"),
         ({"json": {"adapter": "a"}}, 400, "Object missing required field `path`"),
         ({"json": {**GOOD, "load_inplace": True}}, 400, "Object contains unknown field `load_inplace`"),
         ({"json": {**GOOD, "workers": "all"}}, 400, "Expected `array`"),
@@ -44,5 +44,8 @@ async def test_a_malformed_load_is_rejected_with_the_reason(
 async def test_an_unknown_query_parameter_is_rejected_with_the_known_ones() -> None:
     async with loading_fleet() as f:
         status, body = await ask_adapters(f, "DELETE", "/a?workers=x")
-        assert (status, body["error"]["message"]) == (400, "?workers= is none of ?worker= and ?model=")
+        assert (status, body["error"]["message"]) == (
+            400,
+            "unknown parameter ?workers=; known: ?worker= and ?model=",
+        )
         assert (await ask_adapters(f, "POST", "/names", data=b"{}"))[0] == 415

@@ -26,7 +26,7 @@ async def test_a_worker_drains_and_its_drain_is_undone(admined: Admined, name: s
             200,
             {"draining": URL, "changed": changed, "remaining_requests": 1},
         )
-    assert await state(admined) == (True, "draining", "asked for", 1)
+    assert await state(admined) == (True, "draining", "requested", 1)
     for changed in (True, False):
         answer = await admined.client.delete(f"/admin/workers/{name}/drain")
         assert (answer.status, await answer.json()) == (
@@ -112,7 +112,7 @@ async def test_a_name_is_resolved_before_its_worker_is_added(
 async def test_a_kubernetes_url_is_refused_outside_a_cluster(admined: Admined) -> None:
     for url, status, words in (
         ("k8s://llm/service/vllm", 403, "KUBERNETES_SERVICE_HOST is not set"),
-        ("k8s://llm/deployment/vllm", 400, "'deployment' is no kind of object"),
+        ("k8s://llm/deployment/vllm", 400, "'deployment' is not a kind of object"),
     ):
         answer = await admined.client.post("/admin/workers", json={"url": url})
         assert (answer.status, words in (await answer.json())["error"]["message"]) == (status, True)

@@ -31,8 +31,8 @@ def test_flags_are_read_as_the_types_of_their_fields() -> None:
         (["--events-port", "0"], "--events-port: '0' is not at least 1"),
         (["--probe-interval-s", "inf"], "--probe-interval-s: "),
         (["--log-level", "loud"], "--log-level: Invalid enum value 'loud'"),
-        (["--tls-key-file", "x"], "--tls-key-file: is given without --tls-cert-file"),
-        (["--client-ca-file", "x"], "--client-ca-file: is given without --tls-cert-file"),
+        (["--tls-key-file", "x"], "--tls-key-file: needs --tls-cert-file"),
+        (["--client-ca-file", "x"], "--client-ca-file: needs --tls-cert-file"),
     ],
 )
 def test_a_wrong_value_is_rejected_with_its_flag(arguments: list[str], words: str) -> None:

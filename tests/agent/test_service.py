@@ -98,7 +98,7 @@ async def test_an_unknown_rank_is_unavailable() -> None:
 async def test_a_malformed_request_is_rejected() -> None:
     async with served() as s, open_channel(f"127.0.0.1:{s.port}", Agents()) as channel:
         for request, words in (
-            (encode_request(LogRequest(9, 0)), "speaks version 1, not 9"),
+            (encode_request(LogRequest(9, 0)), "speaks protocol version 1, not 9"),
             (b"\xff", "Subscribe"),
         ):
             with pytest.raises(grpc.aio.AioRpcError, match=words):
@@ -148,5 +148,5 @@ async def test_an_option_that_cannot_be_served_is_rejected(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="nowhere cannot be read"):
         server_credentials(str(tmp_path / "nowhere"), "", "")
     async with served() as s:
-        with pytest.raises(ConfigError, match=f"listen: 127.0.0.1:{s.port} cannot be listened on"):
+        with pytest.raises(ConfigError, match=f"listen: cannot listen on 127.0.0.1:{s.port}"):
             await serve(KvEvents(s.find), f"127.0.0.1:{s.port}")

@@ -42,7 +42,7 @@ def test_ids_with_different_keys_do_not_read_each_other() -> None:
     keyed = ResponseIds(b"secret")
     own = IDS.given("resp_1", A)
     assert keyed.given("resp_1", A) != own
-    with pytest.raises(UnknownResponse, match="is gone"):
+    with pytest.raises(UnknownResponse, match="is not available"):
         keyed.find(own, [A, B])
     assert ResponseIds(b"secret").find(keyed.given("resp_1", A), [A]) == ("resp_1", A)
 
@@ -52,7 +52,7 @@ def test_an_id_is_unknown_to_another_tenant() -> None:
     given_id = keyed.given("resp_1", A, "acme")
     assert keyed.find(given_id, [A, B], "acme") == ("resp_1", A)
     for tenant in ("other", ""):
-        with pytest.raises(UnknownResponse, match="belongs to another tenant"):
+        with pytest.raises(UnknownResponse, match="another tenant owns it"):
             keyed.find(given_id, [A, B], tenant)
 
 
@@ -64,9 +64,9 @@ def test_an_id_is_unknown_to_another_tenant() -> None:
         ("resp_kv_short_1", "is unknown"),
         ("resp_kv_" + "A" * 11 + "_", "is unknown"),
         ("resp_kv_10.0.0.9:80_1", "is unknown"),
-        ("resp_kv_" + "A" * 11 + "_1", "is gone"),
+        ("resp_kv_" + "A" * 11 + "_1", "is not available"),
         (IDS.given("resp_" + "a" * MAX_ID_BYTES, A), "is unknown"),
-        (IDS.given("resp_1", WorkerId("10.0.0.9:80")), "is gone"),
+        (IDS.given("resp_1", WorkerId("10.0.0.9:80")), "is not available"),
     ],
 )
 def test_a_forged_id_is_not_found(forged: str, why: str) -> None:

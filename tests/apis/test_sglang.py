@@ -64,7 +64,7 @@ def test_prompts_of_the_older_version_are_the_engine_s(template: str) -> None:
 @pytest.mark.parametrize(
     ("body", "version", "reason"),
     [
-        (message(("user", "a")), (0, 5, 14), "converts such bodies in another way"),
+        (message(("user", "a")), (0, 5, 14), "converts such bodies in an unknown way"),
         (message(("critic", "a")), NEW, "role"),
         (message(("system", "a")), OLD, "role"),
         (message(("user", 5)), NEW, "blocks"),
@@ -86,13 +86,13 @@ def test_messages_that_only_the_worker_renders_have_no_prompt(
 @pytest.mark.parametrize(
     ("body", "version", "reason"),
     [
-        (response("a"), (0, 5, 21), "converts such bodies in another way"),
+        (response("a"), (0, 5, 21), "converts such bodies in an unknown way"),
         (response("a", previous_response_id="resp_1"), NEW, "previous_response_id"),
         (response(5), NEW, "neither text nor a list"),
         (response([{"type": "no such"}]), NEW, "kind"),
         (response([{"type": "reasoning", "summary": [], "encrypted_content": "x"}]), NEW, "encrypted"),
         (response("a", tools=[{"type": "custom", "name": "f"}]), NEW, "kind"),
-        (response([OUTPUT]), OLD, "makes no message of"),
+        (response([OUTPUT]), OLD, "does not turn into a message"),
     ],
 )
 def test_responses_that_only_the_worker_renders_have_no_prompt(

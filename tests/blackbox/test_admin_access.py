@@ -92,9 +92,9 @@ async def test_a_drain_is_logged_with_the_key_that_asked_for_it(tmp_path: Path, 
         assert (await bench.gateway.admin("POST", path, b"{}", *sent)).status == 200
         await bench.gateway.logged(rf"admin API: POST {path} by {named} from 127.0.0.1: 200$")
         await bench.gateway.logged(rf"admin API: POST {path} by an unknown key from 127.0.0.1: 401, unknown")
-        await bench.gateway.logged(rf"worker {worker.url} draining: asked for by {named}$")
+        await bench.gateway.logged(rf"worker {worker.url} draining: requested by {named}$")
         (endpoint,) = (await admin("GET", "/admin/workers")).json["endpoints"]
-        assert endpoint["workers"][0]["reason"] == f"asked for by {named}"
+        assert endpoint["workers"][0]["reason"] == f"requested by {named}"
         log = "\n".join(bench.gateway.log)
         assert log.count(f"POST {path} by {named}") == 1, "one line, however many processes there are"
         assert "canary-4711" not in log and key[17:] not in log and "forged" not in log
@@ -189,8 +189,8 @@ async def test_without_keys_other_hosts_get_probes_and_metrics_only() -> None:
         ("http://127.0.0.1\n:9", 400, "U+000A"),
         ("http://127.0.0.1:9\t", 400, "U+0009"),
         ("http://b\u00fccher.example", 400, "not ASCII"),
-        ("http://2852039166/", 400, "is no IPv4 address"),
-        ("http://0xa9.0xfe.0xa9.0xfe/", 400, "is no IPv4 address"),
+        ("http://2852039166/", 400, "is not an IPv4 address"),
+        ("http://0xa9.0xfe.0xa9.0xfe/", 400, "is not an IPv4 address"),
         ("http://[::ffff:169.254.169.254]/", 400, "write 169.254.169.254"),
         ("http://169.254.169.254", 403, "metadata service"),
         ("http://100.100.100.200", 403, "metadata service"),

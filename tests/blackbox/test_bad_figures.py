@@ -55,8 +55,8 @@ async def test_impossible_metrics_are_ignored(value: str) -> None:
         assert (shown["running"], shown["waiting"], shown["kv_usage"]) == (None, None, None)
         totals = [v for k, v in (await bench.gateway.metrics()).items() if worker.id in k]
         assert min(totals) >= 0 and max(totals) < 1e9
-        lines = [line for line in bench.gateway.log if "figures ignored" in line]
-        assert len(lines) == (value in ("-5", "1e300", "-1e300")), "what is no number is no figure"
+        lines = [line for line in bench.gateway.log if "impossible metrics ignored" in line]
+        assert len(lines) == (value in ("-5", "1e300", "-1e300")), "what is not a number is no figure"
 
 
 @pytest.mark.parametrize(

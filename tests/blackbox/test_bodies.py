@@ -147,8 +147,8 @@ async def test_a_body_that_is_longer_in_utf_8_counts_as_such() -> None:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (b'"\\ud83d and"', "half of a surrogate pair at byte {}, which is no character"),
-        (b'"\\ud83d"', "half of a surrogate pair at byte {}, which is no character"),
+        (b'"\\ud83d and"', "half of a surrogate pair at byte {}, which is not a character"),
+        (b'"\\ud83d"', "half of a surrogate pair at byte {}, which is not a character"),
         (b'"\xf0\x9f and"', "it is not UTF-8 at byte {}: invalid continuation byte"),
     ],
     ids=["escaped", "escaped at the end", "bytes"],

@@ -237,7 +237,7 @@ async def test_a_stop_during_a_takeover_leaves_the_files_to_the_successor(path: 
             heir = asyncio.get_running_loop().create_task(
                 Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")
             )
-            await old.logged("starts taking over")
+            await old.logged("begins to take over")
             assert await old.stop() == 0
             upgrades.all.append(await heir)
         upgrades.bench.gateway = upgrades.now

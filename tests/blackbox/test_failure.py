@@ -1,5 +1,5 @@
-"""Clients that disconnect and workers that die: no client waits in vain, no booking stays, and no byte
-of one answer shows up in another.
+"""Clients that disconnect and workers that die: each client gets an answer or an error, no booking stays,
+and no byte of one answer shows up in another.
 """
 
 import asyncio

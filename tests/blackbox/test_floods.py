@@ -278,5 +278,5 @@ async def test_a_thousand_bad_batches_are_logged_once(bench: Bench) -> None:
             return await total(bench, worker, "kvgate_event_stream_undecodable_batches_total") >= 900
 
         await until(all_counted, "bad batches are counted")
-        assert len(lines_of(bench, worker, "do not decode")) == 1
+        assert len(lines_of(bench, worker, "cannot be decoded")) == 1
         assert len(lines_of(bench, worker, "blocks are forgotten")) <= 1

@@ -355,7 +355,7 @@ async def test_a_redirect_of_the_worker_is_502(bench: Bench, status: int, stream
         assert (answer.status, answer.error["code"]) == (502, "worker_failed")
         assert f"answered {status}, a redirect" in answer.error["message"]
         assert answer.values(b"location") == [] and target not in answer.body
-    await bench.gateway.logged(f"it answered {status}, a redirect to {target.decode()}")
+    await bench.gateway.logged(f"answered {status}, a redirect to {target.decode()}")
     assert len(worker.calls) == 3 and await bench.gateway.is_up(worker), "a client may have chosen the path"
 
 

@@ -62,9 +62,7 @@ async def test_another_pod_at_the_same_address_is_another_engine() -> None:
     async with cluster(BY_LABEL) as kube:
         one = await kube.worker("one", uid="first")
         kube.api.put(PODS, pod("one", port=one.port, uid="second"))
-        await kube.bench.gateway.logged(
-            f"worker {one.url}: another pod has its address; forgetting the engine"
-        )
+        await kube.bench.gateway.logged(f"worker {one.url}: address belongs to another pod now")
         await kube.joined(one)
         assert await kube.status() == 200
 
@@ -226,7 +224,7 @@ async def test_a_kind_that_is_not_served_costs_a_line_in_the_log() -> None:
     try:
         flags = ("--worker", POOL, f"KVGATE_KUBERNETES_API_SERVER={api.url}")
         async with running(*flags, "--probe-interval-s", "0.2") as bench:
-            await bench.gateway.logged("404 refused with 404; its workers stay as they are")
+            await bench.gateway.logged("404 refused with 404; its workers stay unchanged")
             worker = await bench.worker()
             assert (await bench.ask(post(completion()))).status == 200
             assert await bench.gateway.is_up(worker)

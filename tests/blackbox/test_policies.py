@@ -117,8 +117,8 @@ async def test_a_running_gateway_explains_a_preview_and_changes_nothing(
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _, _, *legend = text.splitlines()
         assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
-        assert titles.split()[:4] == ["worker", "cost", "start_s", "own_s"], "those with a value"
-        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "own_s"]
+        assert titles.split()[:4] == ["worker", "cost", "start_s", "prefill_s"], "those with a value"
+        assert [line.split()[0] for line in legend][:3] == ["cost", "start_s", "prefill_s"]
         assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
         code, text = await explained(bench, path, body, "--json")
         assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]
@@ -226,11 +226,11 @@ async def test_a_policy_is_tested_in_the_build_of_the_gateway(tmp_path: Path) ->
 
 
 async def test_unknown_names_are_rejected_with_the_known_ones(tmp_path: Path) -> None:
-    assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
+    assert "there is no policy 'best'; known: expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
     config.write_text('[policy]\nname = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
     reported = await refusal("--config", str(config))
-    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in reported
+    assert "policies.mine.scorers: there is no scorer 'best'; known: prefix_overlap, " in reported
     assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
 
 

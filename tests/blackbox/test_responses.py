@@ -98,7 +98,7 @@ async def test_unknown_ids_and_those_of_dropped_workers_are_not_found(bench: Ben
     made = (await bench.ask(post(responses_body(), target=RESPONSES))).json["id"]
     left = next(worker for worker in workers if worker.calls)
     await bench.gateway.drop(left)
-    for given, why in ((made, "is gone"), ("resp_1", "is unknown")):
+    for given, why in ((made, "is not available"), ("resp_1", "is unknown")):
         for ask in (
             request("GET", f"{RESPONSES}/{given}"),
             request("POST", f"{RESPONSES}/{given}/cancel"),

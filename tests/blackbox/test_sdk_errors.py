@@ -144,7 +144,7 @@ async def test_a_cut_stream_raises_in_the_client(bench: Bench) -> None:
             async for each in stream:
                 reported.append(each.type)
         assert (reported, caught.value.type) == (["message_start"], "api_error")
-        assert caught.value.api_message and caught.value.api_message.startswith("the answer was cut")
+        assert caught.value.api_message and caught.value.api_message.startswith("the answer is incomplete")
         body: Any = caught.value.body
         assert body["request_id"] == stream.response.headers["x-request-id"]
         with pytest.raises(sdks.anthropic.APIStatusError):

@@ -160,7 +160,7 @@ async def test_tenants_are_not_sent_to_an_sglang_that_ignores_salts(
         worker = await sglang(bench, version=version)
         answer = await bench.ask(post(completion()))
         assert answer.status == 501
-        assert "'m' cannot keep the prompts of tenants apart" in answer.error["message"]
+        assert "'m' cannot isolate the cached prompts of tenants" in answer.error["message"]
         assert "--" not in answer.error["message"]
         assert (await bench.ask(request("GET", "/v1/models"))).json["data"] == []
         shown = re.escape(version or "unknown")

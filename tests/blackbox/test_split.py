@@ -161,7 +161,7 @@ async def test_a_killed_decode_process_loses_only_requests_that_it_had_begun(
 
 # A lease is also the longest time in which a good pair must have made and fetched a prompt, behind 60 others.
 FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
-    "who answers nothing alone gets no blocks": (
+    "a worker that cannot answer alone gets no blocks": (
         {"hang_transfer": True},
         ("--pd-protocol", "sglang", "--pull-timeout-s", f"{patience(10):g}", "--lease-s", f"{patience(3):g}"),
         'kvgate_disaggregation_failures_total{reason="transfer"}',

@@ -100,7 +100,7 @@ async def test_routes_that_control_an_engine_are_rejected(bench: Bench, path: st
         answer = await bench.ask(request(method, path, completion() if method == "POST" else None))
         assert answer.status == 403
         assert answer.error["code"] == "route_forbidden"
-        assert "closed to clients" in answer.error["message"]
+        assert "not open to clients" in answer.error["message"]
     assert not worker.calls
 
 

@@ -392,7 +392,7 @@ async def test_a_worker_that_resets_ends_the_tunnel(bench: Bench) -> None:
     await client.switched()
     await client.is_cut()
     await bench.gateway.logged(
-        rf"WARNING.*worker {worker.id}: WebSocket cut \(the worker died.*request torn-off"
+        rf"WARNING.*worker {worker.id}: WebSocket aborted \(the worker died.*request torn-off"
     )
     await all_closed(bench)
     name = f'kvgate_worker_failed_requests_total{{worker="{worker.id}"}}'
@@ -404,7 +404,7 @@ async def test_silence_ends_a_tunnel() -> None:
         await bench.worker(script=agree)
         client = await opened(bench)
         await client.ends()
-        await bench.gateway.logged(r"WARNING.*WebSocket cut \(nothing moved for 1 s")
+        await bench.gateway.logged(r"WARNING.*WebSocket aborted \(idle for 1 s")
         await all_closed(bench)
         assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 

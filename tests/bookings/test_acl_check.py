@@ -72,11 +72,11 @@ async def test_the_advice_is_a_command_to_copy(server: Server, narrow: Url) -> N
 
 async def print_check(server: Server, **changes: str) -> bool:
     gateway = Gateway(server.config(index="memory", **changes))
-    assert gateway.bookings
+    assert gateway.parts.bookings.bookings
     try:
-        return await gateway.bookings.print_check()
+        return await gateway.parts.bookings.bookings.print_check()
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
 
 
 async def test_a_right_that_cannot_be_checked_is_printed_and_no_fault(
@@ -90,7 +90,7 @@ async def test_an_unreachable_or_rejecting_server_is_reported(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not await print_check(server, redis=f"redis://127.0.0.1:{free_port()}")
-    assert "is not reached: " in capsys.readouterr().out
+    assert "cannot be reached: " in capsys.readouterr().out
     assert not await print_check(server, redis=f"redis://unknown:wr0ng@127.0.0.1:{server.port}")
     assert "rejects the password or user" in capsys.readouterr().out
 

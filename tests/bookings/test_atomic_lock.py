@@ -83,7 +83,9 @@ async def test_waiting_decisions_are_made_in_one_acquisition_in_order(server: Se
 
 
 async def test_the_lock_of_a_dead_holder_expires(server: Server, patient: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gateway.bookings.atomic_lock.HEAR_S", 0.01)  # the wait for its bookings, in vain
+    monkeypatch.setattr(
+        "gateway.bookings.atomic_lock.HEAR_S", 0.01
+    )  # the wait for bookings that never arrive
     server.ask("SET", NUMBER, "7")
     async with deciding(server) as ((lock,), _):
         await until(lambda: lock._last == 7)  # it was read, before the dead holder's number

@@ -18,9 +18,9 @@ REFUSED = aiohttp.ClientConnectorError(
     [
         (REFUSED, "cannot connect: Connection refused; is a gateway running there?"),
         (TimeoutError(), "no answer in time"),
-        (msgspec.DecodeError("x"), "its answer is no JSON; another server answers there"),
-        (aiohttp.InvalidURL("x"), "it is no URL, as in"),
-        (aiohttp.NonHttpUrlClientError("localhost:9400/admin/workers"), "it is no URL, as in"),
+        (msgspec.DecodeError("x"), "its answer is not JSON; another server answers there"),
+        (aiohttp.InvalidURL("x"), "it is not a URL, as in"),
+        (aiohttp.NonHttpUrlClientError("localhost:9400/admin/workers"), "it is not a URL, as in"),
     ],
 )
 def test_a_gateway_that_cannot_be_asked_is_named_with_the_cause(exc: Exception, cause: str) -> None:

@@ -404,7 +404,7 @@ async def test_tokens_of_a_pair_are_compared(checked: Checked, tokens: list[int]
     assert first.fault is None
     if tokens == [1, 3]:
         name = prefill.removeprefix("http://")
-        assert (second.fault or "").startswith(f"{name} would compute other prompts for it: in a text")
+        assert (second.fault or "").startswith(f"{name} renders prompts differently: in a text")
         assert "differ from token number 1 on, [3] and [2]" in (second.fault or "")
         assert not second.is_good
     else:
@@ -461,7 +461,7 @@ async def test_each_worker_is_checked_as_its_own_engine(owner: str, engine: str,
             Mode.APPROXIMATE,
             "is blind (a gap): 12 blocks",
         ),
-        ("no answer", Mode.APPROXIMATE, "is not followed: no answer"),
+        ("no answer", Mode.APPROXIMATE, "cannot be used: no answer"),
     ],
 )
 async def test_an_agent_that_knows_all_blocks_makes_a_worker_exact(

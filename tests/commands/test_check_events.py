@@ -54,7 +54,7 @@ class CheckEventsWorld:
         (
             EventSource(0, "tcp://*:5557", is_reported=False),
             "no publisher answers",
-            "it reports no KV events, and where they are expected there are none: no publisher answers",
+            "it reports no port of KV events, and the default port does not work: no publisher answers",
         ),
         (EventSource(0, "tcp://*:5557", is_reported=False), None, "tcp://*:5557 but replays none"),
         (GUESSED, "no replay answers", "no replay answers"),
@@ -95,7 +95,7 @@ async def test_an_owner_that_cannot_be_shown_is_an_obstacle() -> None:
 
     check = CheckEventsWorld().check
     assert "no prompt was sent" in (await check.obstacle(W, GUESSED, None) or "")
-    assert "it refused a prompt" in (await check.obstacle(W, GUESSED, refuse) or "")
+    assert "it rejected a prompt" in (await check.obstacle(W, GUESSED, refuse) or "")
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ EXPLAINED: dict[str, Any] = {
     "tokenized_by": "fastokens",
     "not_tokenized": None,
     "predicted_ttft_s": 0.25,
-    "split": None,
+    "disaggregation": None,
     "admission": None,
     "candidates": [
         {
             "worker": name,
             "cost": cost,
-            "terms": {"ahead_s": cost / 2, "own_s": cost / 2},
+            "terms": {"booked_s": cost / 2, "prefill_s": cost / 2},
             "overlap_tokens": 64,
             "uncached_tokens": 36,
             "booked_tokens": 1000,
@@ -42,12 +42,12 @@ def test_the_chosen_worker_is_first_and_marked() -> None:
         "m, 100 prompt tokens (fastokens): b:1, by latency_slo",
         "in time; first token in 0.250 s",
         "",
-        "   worker  cost  ahead_s   own_s  overlap  uncached  booked  in flight    kv  exact",
-        ">  b:1     0.25   0.1250  0.1250       64        36    1000          2  0.50    yes",
-        "   a:1      0.5   0.2500  0.2500       64        36    1000          2  0.50     no",
+        "   worker  cost  booked_s  prefill_s  overlap  uncached  booked  in flight    kv  exact",
+        ">  b:1     0.25    0.1250     0.1250       64        36    1000          2  0.50    yes",
+        "   a:1      0.5    0.2500     0.2500       64        36    1000          2  0.50     no",
     ]
     legend = {line.split()[0] for line in shown[7:]}
-    assert legend == {"cost", "ahead_s", "own_s", "overlap", "uncached", "booked", "kv", "exact"}
+    assert legend == {"cost", "booked_s", "prefill_s", "overlap", "uncached", "booked", "kv", "exact"}
 
 
 def test_load_that_an_engine_does_not_report_is_shown_as_unknown() -> None:
@@ -64,7 +64,7 @@ def test_a_decision_without_terms_tokens_or_prediction_is_printed() -> None:
         "candidates": plain,
         "predicted_ttft_s": None,
         "not_tokenized": "no model",
-        "split": split,
+        "disaggregation": split,
         "admission": {"tenant": "acme", "priority": 3, "result": "rejected", "reason": "too late"},
     }
     first, why, where, identity, _, _, chosen, *_ = lines(reported)

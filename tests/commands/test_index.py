@@ -61,13 +61,13 @@ async def test_show_and_top_print_workers_and_blocks(
 async def test_verify_counts_again_and_compares(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     async with reported(server):
         assert await index(server, "verify") == 0
-        assert "a:1: 40 blocks, as they should be" in capsys.readouterr().out
+        assert "a:1: 40 blocks, consistent" in capsys.readouterr().out
         async with gateway(path_hashes(PATH)) as url:
             assert await index(server, "verify", "a:1", "--gateway", url) == 0
         async with gateway(path_hashes([*PATH[:30], 8])) as url:
             assert await index(server, "verify", "a:1", "--gateway", url) == 1
             assert capsys.readouterr().out.splitlines()[-1] == (
-                "a:1: 1 blocks of the gateway's are not in Redis, 10 more are"
+                "a:1: 1 blocks of the gateway are missing in Redis, 10 are only in Redis"
             )
             assert await index(server, "verify", "b:1", "--gateway", url) == 1
             assert "answers 404" in capsys.readouterr().out

@@ -75,7 +75,7 @@ async def test_inconsistent_keys_are_a_fault(server: Server) -> None:
         head = path_hashes(PATH)[0].to_bytes(8, "little")
         server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1\0\0\0\0\0" + head)
         first, *_ = await survey.rows()
-        assert first.faults == [f"edge {path_hashes(PATH)[0]:016x} does not know of it"]
+        assert first.faults == [f"edge {path_hashes(PATH)[0]:016x} does not list this worker"]
         server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1")
         assert "does not decode" in (await survey.rows())[0].faults[0]
         server.ask("DEL", f"kvgate:{{{ROOT:016x}}}:e".encode() + head)

@@ -121,12 +121,12 @@ def test_a_decision_is_explained_with_its_outcome(gateway: GatewayProcess) -> No
     code, out = kvgate(gateway, "why", decision)
     assert code == 0 and out.startswith(f"m -> {worker}, by expected_ttft: ")
     assert "outcome: ended, status 200; the engine reports " in out
-    assert "overlap   cached prompt tokens" in out and "evict_s" not in out
+    assert "overlap    cached prompt tokens" in out and "evict_s" not in out
     code, out = kvgate(gateway, "why", decision, "--json")
     assert json.loads(out)["id"] == decision
     assert kvgate(gateway, "why", "0" * 24) == (
         1,
-        "the gateway answers 404: no such decision; only the latest are kept\n",
+        "the gateway answers 404: no such decision; the gateway keeps only the latest\n",
     )
 
 

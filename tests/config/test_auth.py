@@ -16,7 +16,7 @@ def test_clients_need_no_key_by_default() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[jwt]\nalgorithms = ['HS256']", ["jwt_algorithms: 'HS256' is none of RS256"]),
+        ("[jwt]\nalgorithms = ['HS256']", ["jwt_algorithms: 'HS256' is not one of RS256"]),
         ("[jwt]\nalgorithms = ['none']", ["jwt_algorithms: 'none'"]),
         ("[auth]\nkey_files = 'k'", ["unknown option `key_files` - at `auth`; did you mean key_file?"]),
     ],

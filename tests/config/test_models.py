@@ -34,11 +34,11 @@ def test_models_are_tables(tmp_path: Path) -> None:
         ("[models.a]\ntokeniser = '/x'", ["tokeniser"]),
         ("[models.a]\nrenderer = 'jinja2'", ["renderer", "jinja2"]),
         ("[models.a]\naliases = 'b'", ["aliases", "`array`"]),
-        ("[models.a]\naliases = ['b']\n[models.b]", ["models.a.aliases", "'b' is a model itself"]),
+        ("[models.a]\naliases = ['b']\n[models.b]", ["models.a.aliases", "'b' is the name of a model"]),
         ("[models.a]\naliases = ['']", ["models.a.aliases"]),
         (
             "[models.a]\naliases = ['x']\n[models.b]\naliases = ['x']",
-            ["models.b.aliases", "'x' stands for a already"],
+            ["models.b.aliases", "'x' already stands for a"],
         ),
     ],
 )

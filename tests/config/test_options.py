@@ -127,7 +127,7 @@ def test_a_rare_option_has_a_variable_and_no_flag() -> None:
         (["--trip-pace", "fast"], "--trip-pace: Invalid enum value 'fast'; it is late, quick or slow"),
         (
             ["--trip-wait-s", "5 min"],
-            "--trip-wait-s: '5 min' is no duration; give a number of seconds, or one with a unit, as in "
+            "--trip-wait-s: '5 min' is not a duration; give a number of seconds, or one with a unit, as in "
             "300ms, 30s, 5m, 2h",
         ),
         (["--trip-wait-s", "0"], "--trip-wait-s: '0' is not more than 0"),
@@ -160,7 +160,7 @@ def test_a_mistake_names_the_flag_and_the_valid_values(arguments: list[str], wor
         ),
         (
             "[trip]\nwait_s = '1'",
-            "'1' is no duration - at `trip.wait_s`; give a number of seconds, or one with "
+            "'1' is not a duration - at `trip.wait_s`; give a number of seconds, or one with "
             "a unit, as in 300ms, 30s, 5m, 2h",
         ),
     ],
@@ -182,7 +182,7 @@ def test_a_mistake_in_a_file_names_the_similar_option(text: str, words: str, tmp
 def test_an_unknown_variable_is_rejected(variable: str, words: str) -> None:
     with pytest.raises(ConfigErrors) as caught:
         of_environment({variable: "1"})
-    assert str(caught.value) == f"environment: {variable} is no option{words}"
+    assert str(caught.value) == f"environment: {variable} is not an option{words}"
 
 
 @pytest.mark.parametrize("has_variables", [False, True])

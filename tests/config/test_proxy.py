@@ -18,12 +18,12 @@ def test_timeouts_of_a_whole_answer_are_off_by_default() -> None:
     assert proxy.idle_timeout_s > 0
 
 
-@pytest.mark.parametrize("key", ["route", "refuse_route"])
+@pytest.mark.parametrize("key", ["route", "close_route"])
 def test_an_invalid_route_is_rejected(key: str) -> None:
     with pytest.raises(ConfigError, match=r"route: .*neither a path"):
         config_of(**{key: ["sleep"]})
 
 
 def test_routes_come_from_flags_and_environment() -> None:
-    proxy = load({"route": ["/sleep"]}, {"KVGATE_REFUSE_ROUTE": "/generate, /encode"}).proxy
-    assert (proxy.route, proxy.refuse_route) == (["/sleep"], ["/generate", "/encode"])
+    proxy = load({"route": ["/sleep"]}, {"KVGATE_CLOSE_ROUTE": "/generate, /encode"}).proxy
+    assert (proxy.route, proxy.close_route) == (["/sleep"], ["/generate", "/encode"])

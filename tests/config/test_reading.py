@@ -33,9 +33,9 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         f"{path}: unknown option `max_atempts` - at `proxy`; did you mean max_attempts?",
         f"{path}: Expected `float` <= 1.0 - at `proxy.retry_share`",
         f"{path}: unknown option `port` - at `redis`; did you mean port in [server]?",
-        "environment: KVGATE_PROT is no option; did you mean KVGATE_PORT?",
+        "environment: KVGATE_PROT is not an option; did you mean KVGATE_PORT?",
         "environment: KVGATE_VERIFY is now KVGATE_USAGE_INJECTION",
-        "--port: 'x' is no whole number",
+        "--port: 'x' is not a whole number",
         "there is no option prot; did you mean port?",
     ]
     with pytest.raises(ConfigErrors) as caught:

@@ -62,6 +62,6 @@ def test_ports_of_events_may_be_given_with_the_url() -> None:
 )
 def test_other_words_behind_a_url_are_rejected(text: str) -> None:
     with pytest.raises(
-        ConfigError, match="worker: .*behind '#' it has events_port=PORT, replay_port=PORT or both"
+        ConfigError, match="worker: .*after '#', give events_port=PORT, replay_port=PORT or both"
     ):
         config_of(worker=[text])

@@ -54,7 +54,7 @@ def test_a_worker_is_drained_taken_back_and_removed_after_a_confirmation(
     seen.page.locator("tbody tr.row", has_text=fleet.absent).click()
     seen.page.get_by_role("dialog").get_by_role("button", name="Remove…").click()
     seen.page.get_by_role("dialog").get_by_role("button", name="Remove", exact=True).click()
-    seen.page.get_by_role("heading", name="Removed lately").wait_for()
+    seen.page.get_by_role("heading", name="Recently removed").wait_for()
     assert seen.complaints == []
 
 
@@ -94,7 +94,7 @@ def test_a_console_left_open_over_a_restart_connects_again(browser: Any, fleet: 
         seen = visit(browser, first.admin_url)
         seen.open("fleet", "Fleet")
         seen.page.get_by_text("live", exact=True).wait_for()
-    seen.page.get_by_text("The gateway does not answer. What you see is as of").wait_for()
+    seen.page.get_by_text("The gateway does not answer. The figures are of").wait_for()
     seen.page.locator("tbody tr.row").first.wait_for()
     seen.shoot("stale")
     with GatewayProcess(*flags, "--admin-port", str(port)):

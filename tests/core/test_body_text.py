@@ -76,7 +76,7 @@ def test_half_a_character_is_named_by_its_byte(
 
 
 LEFT, RIGHT = b'{"prompt":"h\xc3\xa9 ', b' and so on","n":1}'
-HALF = "half of a surrogate pair at byte 15, which is no character"
+HALF = "half of a surrogate pair at byte 15, which is not a character"
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ HALF = "half of a surrogate pair at byte 15, which is no character"
         (LEFT + b"\xff" + RIGHT, "it is not UTF-8 at byte 15: invalid start byte"),
         (LEFT, "it ends at byte 15, before it is complete"),
         (b'{"a":x}', "invalid character (byte 5)"),
-        (b'{"a":NaN}', "NaN at byte 5 is no number in JSON"),
-        (b'{"":-Infinity,"b":NaN}', "Infinity at byte 5 is no number in JSON"),
+        (b'{"a":NaN}', "NaN at byte 5 is not a JSON number"),
+        (b'{"":-Infinity,"b":NaN}', "Infinity at byte 5 is not a JSON number"),
         (b'{"a":1} x', "trailing characters (byte 9)"),
         (b"\x1f\x8b\x08\x00rest", "it seems to be compressed (gzip) from byte 0 on; send it uncompressed"),
         (b"(\xb5/\xfdrest", "it seems to be compressed (zstd) from byte 0 on; send it uncompressed"),

@@ -109,7 +109,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], tuple[type[Exception], ...]]
     "lines of keys": (lambda data: parse_key_file(data.decode("latin-1"), "keys"), (ConfigError,)),
     "a chat": (lambda data: parse_request("/v1/chat/completions", data), (InvalidRequest,)),
     "a response": (lambda data: parse_request("/v1/responses", data), (InvalidRequest,)),
-    "what is to be explained": (_path_of, (InvalidRequest,)),
+    "a request to explain": (_path_of, (InvalidRequest,)),
 }
 
 

@@ -26,5 +26,5 @@ def test_durations_are_seconds(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "5 minutes", "m", "5mm", "-5m", "5M", "1h30", "5m x"])
 def test_other_texts_are_refused(text: str) -> None:
     assert not has_unit(text)
-    with pytest.raises(ValueError, match="is no duration; give a number of seconds"):
+    with pytest.raises(ValueError, match="is not a duration; give a number of seconds"):
         seconds_of(text)

@@ -102,7 +102,7 @@ def test_a_fleet_does_not_list_ineligible_models() -> None:
     assert not some.is_ready("m")
     with pytest.raises(NotSupported) as caught:
         some.eligible("m")
-    assert "'m' cannot keep the prompts of tenants apart" in caught.value.message
+    assert "'m' cannot isolate the cached prompts of tenants" in caught.value.message
     assert (caught.value.param, caught.value.should_retry) == ("model", False)
 
 
@@ -119,7 +119,7 @@ def test_a_model_is_served_by_an_eligible_worker_alone() -> None:
 
 def test_an_alias_of_an_ineligible_model_is_not_listed() -> None:
     salted = fleet(worker(version=None), needs_salt=True, fast="org/m")
-    with pytest.raises(NotSupported, match="'fast' cannot keep the prompts of tenants apart"):
+    with pytest.raises(NotSupported, match="'fast' cannot isolate the cached prompts of tenants"):
         salted.eligible("fast")
 
 
@@ -140,7 +140,7 @@ def test_a_pair_with_an_ineligible_worker_is_excluded() -> None:
     assert fleet(*second).has_prefills("m") and fleet(*second).is_bound("m")
     old = fleet(*(replace(first, version="0.5.10") for first in second), needs_salt=True)
     assert not old.has_prefills("m") and list(old.served()) == []
-    with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart"):
+    with pytest.raises(NotSupported, match="cannot isolate the cached prompts of tenants"):
         old.eligible("m")
 
 
@@ -155,7 +155,7 @@ def test_a_route_that_drops_salts_reaches_no_worker(path: str) -> None:
         if not needs_salt:
             assert len(fleet.eligible("m", (), path)) == 1
             continue
-        with pytest.raises(NotSupported, match="cannot keep the prompts of tenants apart on") as refused:
+        with pytest.raises(NotSupported, match="cannot isolate the cached prompts of tenants on") as refused:
             fleet.eligible("m", (), path)
         assert "use a route of /v1/chat/completions, /v1/completions, /v1/responses" in str(refused.value)
         fleet.add(worker("vllm", "0.32.0", "v:1"))
@@ -176,6 +176,6 @@ def test_lists_of_prompts_go_only_to_engines_that_take_them() -> None:
     assert alone.has_text_only and both.has_text_only and not fleet(worker("vllm")).has_text_only
     left = both.taking_lists(both.eligible("m"), "m")
     assert [each.member.worker.id for each in left] == ["v:1"]
-    with pytest.raises(InvalidRequest, match="take one text as 'prompt'") as caught:
+    with pytest.raises(InvalidRequest, match="accept one string as 'prompt'") as caught:
         alone.taking_lists(alone.eligible("m"), "m")
     assert (caught.value.status, caught.value.param) == (400, "prompt")

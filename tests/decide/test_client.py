@@ -82,7 +82,7 @@ async def test_saturation_is_waited_for_or_reported() -> None:
             await client.decide(body=BODY, max_queue_s=0.05)
         assert caught.value.retry_after_s > 0
         waiting = asyncio.get_running_loop().create_task(client.decide(body=BODY))
-        await until(lambda: setup.counts("queued"), "the first waited in vain")
+        await until(lambda: setup.counts("queued"), "the first was never queued")
         assert await client.finished(held)
         assert await client.finished(await waiting) and await setup.is_free()
 
@@ -96,7 +96,7 @@ async def test_a_call_that_is_cancelled_in_the_queue_leaves_nothing() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.decide(body=BODY, timeout_s=0.2)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: setup.counts("caller left"), "the call is given up")
+        await until(lambda: setup.counts("client_disconnected"), "the call is given up")
         assert await client.finished(held) and await setup.is_free()
 
 

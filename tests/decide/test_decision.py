@@ -185,7 +185,7 @@ def test_repeated_late_and_unknown_reports_change_nothing(decisions: Decisions) 
     assert decisions.report(made.decision_id, finished=pb.Finished()) == UNKNOWN
     assert decisions.report("never made", finished=pb.Finished()) == UNKNOWN
     counts = decisions.door.counts
-    assert (counts["report"], counts["repeated report"], counts["unknown report"]) == (2, 2, 2)
+    assert (counts["report"], counts["repeated_report"], counts["unknown_report"]) == (2, 2, 2)
     assert decisions.is_free and decisions.metrics.responses[200] == 1
 
 
@@ -236,7 +236,7 @@ def test_a_caller_that_leaves_releases_its_booking(decisions: Decisions) -> None
     made, _ = decisions.decide()
     made.left()
     made.left()
-    assert decisions.is_free and decisions.door.counts["caller left"] == 1
+    assert decisions.is_free and decisions.door.counts["client_disconnected"] == 1
 
 
 def test_the_end_of_the_service_releases_what_is_booked(decisions: Decisions) -> None:

@@ -24,11 +24,11 @@ def test_usual_messages_pass() -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (pb.DecideRequest(token_ids=[1] * (MAX_TOKEN_IDS + 1)), "token ids are taken"),
+        (pb.DecideRequest(token_ids=[1] * (MAX_TOKEN_IDS + 1)), "token ids are accepted"),
         (pb.DecideRequest(headers=[pb.HttpField()] * 40_000), "over 4,096 fields"),
-        (pb.DecideRequest(headers=[pb.HttpField(value=b"x" * MAX_BESIDE_BYTES)]), "beside the body"),
-        (pb.DecideRequest(exclude=["x" * 50] * 4000), "beside the body"),
-        (pb.DecideRequest(model="m" * (1 << 20), body=b"{}"), "beside the body"),
+        (pb.DecideRequest(headers=[pb.HttpField(value=b"x" * MAX_BESIDE_BYTES)]), "in addition to the body"),
+        (pb.DecideRequest(exclude=["x" * 50] * 4000), "in addition to the body"),
+        (pb.DecideRequest(model="m" * (1 << 20), body=b"{}"), "in addition to the body"),
     ],
     ids=["token ids", "headers", "a header", "excluded workers", "a model"],
 )
@@ -47,7 +47,7 @@ def test_token_ids_one_by_one_are_fields() -> None:
 def test_reports_are_short() -> None:
     report = pb.ReportRequest(decision_id="d" * MAX_BESIDE_BYTES)
     for data in (report, pb.SessionRequest(report=report)):
-        with pytest.raises(InvalidRequest, match="beside the body"):
+        with pytest.raises(InvalidRequest, match="in addition to the body"):
             check_bounds(data.SerializeToString(), type(data))
 
 

@@ -116,7 +116,7 @@ def test_the_end_of_a_session_releases_what_it_asked_for(decisions: Decisions, e
     call.message(session(2, decide=ASKED))
     assert decisions.in_flight() == 2
     call.half_closed() if end == "half_closed" else call.aborted("reset")
-    assert decisions.is_free and decisions.door.counts["caller left"] == 2
+    assert decisions.is_free and decisions.door.counts["client_disconnected"] == 2
     assert stream.finished == ((0, "") if end == "half_closed" else None)
 
 

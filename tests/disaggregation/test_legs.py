@@ -52,7 +52,7 @@ def test_prefill_then_decode(world: DisaggregatedWorld) -> None:
         sum(world.disaggregation_stats.ttft_s["prefill_decode"].counts),
     ) == (0.5, 1)
     record = world.records.explain(world.records.recent(1)[0])
-    assert record and record["split"]["prefill_worker"] == "p:1"
+    assert record and record["disaggregation"]["prefill_worker"] == "p:1"
 
 
 def test_an_unstreamed_answer_is_passed_on(world: DisaggregatedWorld) -> None:

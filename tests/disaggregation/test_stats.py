@@ -70,7 +70,7 @@ def test_an_acquitted_worker_is_a_pair_again(caplog: pytest.LogCaptureFixture) -
     assert not caplog.text
     counted.agree(split, 7)
     counted.acquit(p, split, 7)
-    assert "p:1 and d:1: prompt tokens agree (7;" in caplog.text
+    assert "p:1 and d:1: prompt tokens agree (7)" in caplog.text
     assert counted.policy.banned_with(p) == {}
 
 

@@ -94,7 +94,7 @@ async def test_addresses_beyond_the_bound_are_not_used(
     await world.look("10.0.0.3", "10.0.0.2", "10.0.0.1")
     await world.look("10.0.0.2", "10.0.0.1", "10.0.0.3")
     assert world.urls == [ONE, TWO] and not world.draining
-    assert warnings(caplog).count(f"DNS name {NAME}: has 3 addresses, using 2") == 1
+    assert warnings(caplog).count(f"DNS name {NAME}: has 3 addresses, using only 2") == 1
     await world.world.roster.stop()
 
 
@@ -103,7 +103,7 @@ async def test_a_forbidden_address_is_left_out_and_named() -> None:
     world.resolver.add(NAME)
     await world.look("10.0.0.1", "169.254.169.254")
     assert world.urls == [ONE]
-    assert "169.254.169.254 is no address for a worker" in str(world.resolver.names[NAME].last_error)
+    assert "169.254.169.254 is not an address for a worker" in str(world.resolver.names[NAME].last_error)
     await world.look("169.254.169.254")
     assert (world.urls, world.draining) == ([ONE], [])
     await world.world.roster.stop()

@@ -34,7 +34,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
         "model m: fewer than 50 % of its workers are healthy; 2 with late probes get requests too"
     ]
     assert set(world.decide(20)) == {A, B}
-    why = "gets requests though its probes time out: too few workers of 'm' are healthy"
+    why = "gets requests although its probes time out: too few workers of 'm' are healthy"
     assert world.lifecycle.describe(A)["reason"] == why
     world.fleet.set_up(A, True, is_late=True)
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_panic_is_logged_once_per_change_and_is_the_reason_of_a_workers_state(
     assert world.decide(4) == {A: 4}
     assert (
         world.lifecycle.describe(A)["reason"]
-        == "up though its probes time out: answers, events or metrics come"
+        == "up although its probes time out: answers, events or metrics arrive"
     )
 
 
@@ -77,7 +77,7 @@ def test_workers_that_accept_no_connection_are_ejected_beyond_the_bound(answers:
     world.join(*names)
     for name in names:
         for number in range(3):
-            world.lifecycle.failed(name, "connecting took too long", number >= answers)
+            world.lifecycle.failed(name, "connection timed out", number >= answers)
     assert [world.state(name) for name in names].count("ejected") == most
 
 
@@ -223,9 +223,9 @@ def test_a_stalled_engine_is_ejected_and_its_requests_go_elsewhere() -> None:
     assert (world.state(A), world.state(B), world.elsewhere) == (
         "ejected",
         "active",
-        [(A, "no step in 61 s, with 1 requests")],
+        [(A, "no engine step in 61 s, with 1 requests")],
     )
-    assert world.lifecycle.describe(A)["reason"] == "no step in 61 s, with 1 requests"
+    assert world.lifecycle.describe(A)["reason"] == "no engine step in 61 s, with 1 requests"
     world.now = 63.0
     world.lifecycle.looked(A, metrics(101.0))
     assert world.state(A) == "slow_start"

@@ -85,7 +85,7 @@ async def test_each_failed_worker_has_its_reason() -> None:
         status, body = await load(f, "a")
         assert (status, outcomes(body)) == (502, {good.url: (True, True), plain.url: (False, False)})
         assert body["error"]["message"] == (
-            f"1 of 2 workers did not: {plain.url}: no /v1/load_lora_adapter: start the engine with "
+            f"1 of 2 workers failed: {plain.url}: no /v1/load_lora_adapter: start the engine with "
             "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True to load adapters"
         )
         _, body = await load(f, "b", "/missing", workers=[good.url])

@@ -78,7 +78,7 @@ def test_no_step_while_requests_wait_ejects_a_worker() -> None:
     assert outlier.looked(working(100.0), 0.0) is None
     assert outlier.looked(working(100.0), 59.0) is None
     ejection = outlier.looked(working(100.0, num_here=4), 61.0)
-    assert ejection == Ejection("stalled", "no step in 61 s, with 4 requests")
+    assert ejection == Ejection("stalled", "no engine step in 61 s, with 4 requests")
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_a_stalled_worker_without_requests_returns_after_a_while() -> None:
 
 
 def test_the_repr_of_a_worker_s_conduct_shows_the_state() -> None:
-    assert (repr(OutlierState(RULES)), "no step" in repr(stalled())) == ("OutlierState(well)", True)
+    assert (repr(OutlierState(RULES)), "no engine step" in repr(stalled())) == ("OutlierState(well)", True)

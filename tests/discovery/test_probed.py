@@ -59,8 +59,8 @@ def test_a_base_url_is_normalized(given_url: str, kept: str) -> None:
         ("http://:8000", "names no host"),
         ("http://host/?x=1", "without query"),
         ("http://host/#x", "without query"),
-        ("http://host:70000", "is no port"),
-        ("http://host:port", "is no port"),
+        ("http://host:70000", "is not a port"),
+        ("http://host:port", "is not a port"),
         ("http://[::1", "in brackets"),
     ],
 )

@@ -55,7 +55,7 @@ def test_impossible_figures_are_logged_seldom(caplog: pytest.LogCaptureFixture) 
         for now[0] in range(61):
             log_figures(log, "http://w:1", bad)
     assert [record.message for record in caplog.records] == [
-        "worker http://w:1: figures ignored (block_size, num_requests_running impossible); "
+        "worker http://w:1: impossible metrics ignored (block_size, num_requests_running); "
         f"they count as not reported{more}"
         for more in ("", " (59 more in 60 s)")
     ]
@@ -81,7 +81,7 @@ def test_ranks_with_another_block_size_are_logged(
             None,
             False,
             "WARNING worker http://w:1: no block size in its metrics, and no KV events to show one: its "
-            'cache is not known, it is routed by load ([workers."URL"] block_size sets the size)',
+            'cache is unknown, so it is routed by load ([workers."URL"] block_size sets the size)',
         ),
     ],
 )

@@ -127,8 +127,8 @@ def test_the_log_names_the_key_the_workers_and_the_request(caplog: pytest.LogCap
     charges = Charges()
     charges.fail("ab")
     assert caplog.messages == [
-        "key k: requests fail at several workers, which are not charged; "
-        "last at b:1 (it answered 500), request r"
+        "key k: requests fail on several workers; none is ejected for it; "
+        "last on b:1 (it answered 500), request r"
     ]
 
 

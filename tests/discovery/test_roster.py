@@ -164,7 +164,7 @@ async def test_events_that_were_read_for_another_worker_are_tried_again(
     assert (caplog.messages.count(refused), world.feeds, world.member().stream) == (1, [], None)
     world.feed_error = None
     await world.look(times=2)
-    line = "worker w:1: its KV events are read now, no longer for another worker"
+    line = "worker w:1: KV events followed now; no other worker claims their port"
     assert (caplog.messages.count(line), len(world.feeds)) == (1, 1)
     assert world.member().stream is StreamState.CATCHING_UP
     await world.roster.stop()
@@ -341,7 +341,7 @@ async def test_a_late_probe_takes_no_worker_down_while_other_signs_come(
     assert (world.member().is_late, world.endpoint().last_error) == (True, "/health did not answer in time")
     assert world.member().reported.num_waiting == (7 if sign == "metrics" else 2)
     assert (world.down, world.fleet.late.in_panic) == ([], {})
-    assert caplog.text.count("it keeps its requests") == 1
+    assert caplog.text.count("it stays up") == 1
     assert world.looks[-1][0] == W  # an ejected worker may come back meanwhile
     world.probe().is_late = False
     await world.look()

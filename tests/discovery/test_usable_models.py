@@ -40,7 +40,7 @@ def test_a_repeated_name_counts_once() -> None:
 def test_models_beyond_the_bound_are_ignored() -> None:
     found = usable([ModelInfo(f"m{number}") for number in range(MAX_MODELS + 2)])
     assert len(found.models) == MAX_MODELS
-    assert found.refusal == f"2 are more than the {MAX_MODELS} that are used of one endpoint"
+    assert found.refusal == f"2 are over the limit of {MAX_MODELS} for one endpoint"
 
 
 def test_more_ranks_allow_fewer_names() -> None:

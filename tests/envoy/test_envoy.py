@@ -35,7 +35,7 @@ async def test_envoy_follows_the_picker(name: str, num_workers: int) -> None:
         assert all(call.body == completion() for worker in setup.workers for call in worker.calls)
         await until(lambda: _is_free(setup.in_flight), "bookings are released")
         counts = picked_events(setup.gateway.metrics())
-        assert counts["picked"] == 2 * num_workers and "served elsewhere" not in counts
+        assert counts["picked"] == 2 * num_workers and "served_elsewhere" not in counts
 
 
 async def _is_free(in_flight: object) -> bool:

@@ -87,7 +87,7 @@ async def test_a_worker_that_envoy_does_not_know_moves_the_booking() -> None:
             assert (await setup.ask(post(completion()))).status == 200
         assert (len(first.calls), len(second.calls)) == (0, 4)
         await until(lambda: is_free(setup), "bookings are released")
-        assert picked_events(setup.gateway.metrics())["served elsewhere"] >= 2
+        assert picked_events(setup.gateway.metrics())["served_elsewhere"] >= 2
 
 
 async def test_envoy_goes_down_the_list_of_fallbacks() -> None:
@@ -98,7 +98,7 @@ async def test_envoy_goes_down_the_list_of_fallbacks() -> None:
             assert (await setup.ask(post(completion()))).status == 200
         assert len(setup.workers[1].calls) == 4
         await until(lambda: is_free(setup), "bookings are released")
-        assert picked_events(setup.gateway.metrics())["served elsewhere"] >= 1
+        assert picked_events(setup.gateway.metrics())["served_elsewhere"] >= 1
 
 
 async def test_a_subset_is_never_left() -> None:

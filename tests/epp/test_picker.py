@@ -355,7 +355,7 @@ def test_a_clients_own_destination_and_control_headers_are_removed(epp: Epp) -> 
         "accept-encoding",
     } <= set(removed)
     assert "content-type" not in removed and not [name for name in removed if name[:1] == ":"]
-    assert epp.door.counts["spoofed header"] == 3 and epp.door.counts["untrusted header"] == 1
+    assert epp.door.counts["spoofed_header"] == 3 and epp.door.counts["untrusted_header"] == 1
 
 
 GARBAGE = b"\xff\xff\xff\xff"
@@ -468,7 +468,7 @@ def test_an_idle_timeout_is_for_answers_that_are_seen(monkeypatch: pytest.Monkey
 def test_where_no_answers_are_shown_the_booking_is_held_too(epp: Epp) -> None:
     picker, _ = epp.picked(modes=(DUPLEX, BodyMode.NONE))
     picker.half_closed()
-    assert epp.in_flight() == 1 and epp.door.counts["unseen answer"] == 1
+    assert epp.in_flight() == 1 and epp.door.counts["unseen_answer"] == 1
     for _ in range(12):
         epp.loop.advance(1.0)
     assert epp.is_free
@@ -479,7 +479,7 @@ def test_a_booking_moves_to_the_worker_that_served(epp: Epp) -> None:
     assert destination(stream.take()[0]) == W1
     picker.message(response_headers(served=W2))
     loads = {m.worker.id: epp.router.ledger.load(m.worker.id).num_in_flight for m in epp.router.fleet}
-    assert loads == {W1: 0, W2: 1} and epp.door.counts["served elsewhere"] == 1
+    assert loads == {W1: 0, W2: 1} and epp.door.counts["served_elsewhere"] == 1
     picker.message(response_body(DONE, is_end=True))
     assert epp.is_free
     assert len(stream.take()) == 2  # the answer's head and body; the pick is not sent again
@@ -488,7 +488,7 @@ def test_a_booking_moves_to_the_worker_that_served(epp: Epp) -> None:
 def test_a_worker_that_serves_as_picked_keeps_its_booking(epp: Epp) -> None:
     picker, _ = epp.picked()
     picker.message(response_headers(served=W1))
-    assert epp.in_flight() == 1 and not epp.door.counts["served elsewhere"]
+    assert epp.in_flight() == 1 and not epp.door.counts["served_elsewhere"]
 
 
 def test_a_refusal_of_the_worker_passes_and_marks_it_busy(epp: Epp) -> None:

@@ -107,7 +107,7 @@ def test_control_headers_count_where_envoy_sets_them(
     picker.message(request_headers([*POST, *STEERED]))
     picker.message(request_body(BODY.replace(b'"m"', b'"other"'), is_end=True))
     if not is_trusted:
-        assert refusal(stream.take())[0] == 404 and epp.door.counts["untrusted header"] == 4
+        assert refusal(stream.take())[0] == 404 and epp.door.counts["untrusted_header"] == 4
         return
     head, *body = stream.take()
     (exchange,) = epp.dispatch.exchanges

@@ -27,4 +27,4 @@ def test_an_error_has_its_status_and_text() -> None:
 def test_a_call_without_a_message_is_refused() -> None:
     stream = FakeStream()
     unary(answer)(stream).half_closed()
-    assert stream.finished == (3, "the call takes one message")
+    assert stream.finished == (3, "the method accepts one message per call")

@@ -50,12 +50,12 @@ def test_origins_are_kept_as_browsers_write_them(text: str, origin: str) -> None
     + ["https://u@chat.example", "https://chat.example?x", "https://a b", "https://ä.example", "**"],
 )
 def test_other_texts_are_no_origins(text: str) -> None:
-    with pytest.raises(ValueError, match="cors_origins: .*is no origin"):
+    with pytest.raises(ValueError, match="cors_origins: .*is not an origin"):
         check_origins("cors_origins", [text])
 
 
 def test_any_origin_stands_alone() -> None:
-    with pytest.raises(ValueError, match="name no other beside it"):
+    with pytest.raises(ValueError, match="name no other origin with it"):
         CrossOriginPolicy(["*", "https://chat.example"])
 
 

@@ -38,12 +38,12 @@ def test_an_empty_list_of_networks_contains_no_address() -> None:
         ("fd00:ec2::254", "credentials"),
         ("169.254.1.1", "link-local"),
         ("fe80::1%eth0", "link-local"),
-        ("0.0.0.0", "no host's"),
-        ("::", "no host's"),
+        ("0.0.0.0", "not a host's"),
+        ("::", "not a host's"),
         ("224.0.0.1", "multicast"),
         ("ff02::1", "multicast"),
         ("255.255.255.255", "broadcast"),
-        ("engines", "is no address"),
+        ("engines", "is not an address"),
     ],
 )
 @pytest.mark.parametrize("networks", [(), ("0.0.0.0/0", "::/0")])

@@ -137,7 +137,7 @@ def test_a_stream_without_any_of_the_prompts_is_disowned(
     reason = f"none of {NUM_UNSEEN} prompts that it computed was in the KV events at {PLACE}"
     assert world.stream.calls[NUM_UNSEEN:] == [f"disown: {reason}"]
     (line,) = caplog.messages
-    assert line.startswith(f"worker a: {reason}: they are another worker's")
+    assert line.startswith(f"worker a: KV events no longer applied ({reason}): they belong to another worker")
     world.ask(shown=True)
     world.owners.watch(A, world.stream, PLACE, "another worker reads there too")
     assert len(world.stream.calls) == NUM_UNSEEN + 1

@@ -175,7 +175,7 @@ def test_an_undecodable_batch_resets_the_worker(caplog: pytest.LogCaptureFixture
     world.live(3, b"?")
     world.live(4, payload(5, ts=5))
     assert (world.subscription.stream.counts.num_undecodable, world.num_blocks) == (2, 1)
-    assert sum("do not decode" in record.getMessage() for record in caplog.records) == 1
+    assert sum("cannot be decoded" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_an_undecodable_batch_in_a_replay_resets_the_worker() -> None:
@@ -367,7 +367,7 @@ def test_a_thousand_bad_batches_are_logged_once(caplog: pytest.LogCaptureFixture
     for number in range(1, 1_001):
         world.live(number, b"nonsense")
     assert world.subscription.stream.counts.num_undecodable == 1_000
-    assert len([line for line in caplog.messages if "do not decode" in line]) == 1
+    assert len([line for line in caplog.messages if "cannot be decoded" in line]) == 1
 
 
 def test_an_undecodable_message_with_the_publishers_id_keeps_its_number() -> None:
@@ -491,7 +491,7 @@ def test_events_of_another_medium_leave_the_gpu_exact(
     assert world.states[-1] is StreamState.EXACT
     assert (world.asked, world.subscription.stream.counts.num_undecodable) == ([0], 0)
     assert world.depth(256) == (16 if is_credited else 3)
-    named = [line for line in caplog.messages if "not followed in whole" in line]
+    named = [line for line in caplog.messages if "only partly followed" in line]
     assert len(named) == (0 if is_credited else 1)
     assert bool(world.index.applied(W).unplaced) is not is_credited
     world.live(run_of([9], 32, 16, parent_block_hash=77))
@@ -506,7 +506,7 @@ def test_a_tier_beyond_its_limit_is_named_and_leaves_the_gpu_exact(caplog: pytes
     assert (world.states[-1], world.subscription.stream.counts.num_cuts) == (StreamState.EXACT, 0)
     assert world.index.num_kept(W, on_gpu=False) <= 2_000 + PORTION_BLOCKS + 16 * 2
     assert world.depth(32) == 2
-    assert [line for line in caplog.messages if "more than 2,000 blocks lie outside the GPU" in line]
+    assert [line for line in caplog.messages if "more than 2,000 blocks are outside the GPU" in line]
 
 
 # the block size ----------------------------------------------------------------------------------

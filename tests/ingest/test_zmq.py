@@ -423,7 +423,7 @@ async def test_without_a_socket_after_a_pause_there_is_another_pause(
     left = fail(monkeypatch, zmq.SUB)
     world.subscription.cut("too much")
     await world.until(lambda: not left)
-    assert "worker w:1: KV events are not followed (Too many open files); tried again in 0.2 s" in caplog.text
+    assert "worker w:1: KV events cannot be read (Too many open files); retrying in 0.2 s" in caplog.text
     await world.exact(2)
 
 
@@ -435,7 +435,7 @@ async def test_without_a_socket_a_replay_is_taken_as_silent(
     follow(world, 1, 2)
     world.open()
     await world.until(lambda: not left)
-    assert "no socket for a replay of its KV events (Too many open files)" in caplog.text
+    assert "no socket for the replay of its KV events (Too many open files)" in caplog.text
     await world.exact(2)
 
 

@@ -130,7 +130,7 @@ def test_lists_of_prompts_are_refused_and_never_reach_the_engine(
 ) -> None:
     for prompt in (["a", "b"], ["a"], [5, 6, 7], [[5], [6, 7]]):
         answer = complete(gateway, workers[0].name, prompt)
-        assert answer.status == 400 and "one text as 'prompt'" in answer.error
+        assert answer.status == 400 and "one string as 'prompt'" in answer.error
     assert all(worker.is_ready() for worker in workers)
     assert complete(gateway, workers[0].name, "a").status == 200
 

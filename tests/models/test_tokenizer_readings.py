@@ -60,7 +60,7 @@ async def test_worker_that_reads_the_file_as_it_is_has_local_tokens(
     engine = await fleet.join("w:1", is_of_file=True)
     assert fleet.world.access("root") == {"w:1": "local"}
     assert "tokenizer.json as it is" in fleet.why()
-    (said,) = [line for line in caplog.messages if "prompts are made so now" in line]
+    (said,) = [line for line in caplog.messages if "the gateway now does too" in line]
     assert "root" in said and "tokenizer.json as it is (transformers 4)" in said
     asked = engine.num_asked
     await fleet.join("w:2", is_of_file=True)
@@ -71,7 +71,7 @@ async def test_worker_that_reads_the_file_as_it_is_has_local_tokens(
 async def test_reading_in_use_stays_where_workers_agree_with_it(tmp_path: Path) -> None:
     fleet = ReadingFleet(tmp_path)
     await fleet.join("w:1", is_of_file=False)
-    assert "made as GPT2Tokenizer" in fleet.why() and len(fleet.world.catalog.describe()) == 1
+    assert "built as GPT2Tokenizer" in fleet.why() and len(fleet.world.catalog.describe()) == 1
     await fleet.join("w:2", is_of_file=True)
     assert fleet.world.access("root") == {"w:1": "local", "w:2": "none"}
     assert len(fleet.world.catalog.describe()) == 1  # the other reading is no model of its own
@@ -91,15 +91,15 @@ async def test_most_workers_decide_and_it_changes_back(
     assert fleet.world.access("root") == dict.fromkeys(("w:1", "w:2"), "none") | dict.fromkeys(
         ("w:3", "w:4", "w:5"), "local"
     )
-    assert "made as GPT2Tokenizer" in fleet.why()
-    said = [line for line in caplog.messages if "prompts are made so now" in line]
-    assert len(said) == 2 and "a GPT2Tokenizer made of tokenizer.json (transformers 5)" in said[1]
+    assert "built as GPT2Tokenizer" in fleet.why()
+    said = [line for line in caplog.messages if "the gateway now does too" in line]
+    assert len(said) == 2 and "a GPT2Tokenizer built from tokenizer.json (transformers 5)" in said[1]
 
 
 async def test_worker_of_neither_reading_tokenizes(tmp_path: Path) -> None:
     fleet = ReadingFleet(tmp_path)
     await fleet.world.join("w:1", SERVED, shift=1)
-    assert fleet.world.access("root") == {"w:1": "remote"} and "made as GPT2Tokenizer" in fleet.why()
+    assert fleet.world.access("root") == {"w:1": "remote"} and "built as GPT2Tokenizer" in fleet.why()
 
 
 async def test_model_with_one_reading_is_loaded_once(tmp_path: Path) -> None:

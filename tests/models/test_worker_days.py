@@ -59,7 +59,7 @@ async def test_model_follows_its_workers_and_others_are_left_out(caplog: pytest.
             assert (zones.now + here).date() == (zones.now + timedelta(hours=9)).date(), hour
             apart = (zones.now - timedelta(hours=8)).date() != (zones.now + timedelta(hours=9)).date()
             assert list(model.day.others) == ["c"] * apart
-    assert set(changed) == {model} and "day of m: its workers print that of UTC" in caplog.text
+    assert set(changed) == {model} and "date in prompts of m: in time zone UTC" in caplog.text
     days.left(model, "a")
     assert "asked" in repr(days)
 

@@ -294,7 +294,7 @@ async def test_a_prompt_of_more_tokens_than_the_model_takes_is_unknown(
     """Each time, cached or not; an honest worker answers so, too, and goes on being asked."""
     for most in (4, 4, 5, 0):
         if most == 4:
-            with pytest.raises(PromptError, match="more tokens than the model takes"):
+            with pytest.raises(PromptError, match="more tokens than the model accepts"):
                 await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)
         else:
             assert (await tokenizer.ask(server.url, completion("abcde"), None, max_tokens=most)).num_tokens
@@ -322,7 +322,7 @@ async def test_a_worker_that_fails_repeatedly_is_not_asked_for_a_while(server: T
     server.answer, now[0] = None, REST_S
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
     assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
-    assert tokenizer.counts == {"failed": NUM_FAILURES, "not asked": 3, "answered": 1, "cached": 1}
+    assert tokenizer.counts == {"failed": NUM_FAILURES, "not_called": 3, "answered": 1, "cached": 1}
     await tokenizer.close()
 
 
@@ -343,7 +343,7 @@ async def test_a_slow_worker_is_not_asked_for_a_while_but_client_errors_do_not_c
             await slow.ask(server.url, completion(f"{number}"), None)
     with pytest.raises(PromptError, match="not called for a while"):
         await slow.ask(server.url, completion("a"), None)
-    assert slow.counts == {"late": NUM_FAILURES, "not asked": 1}
+    assert slow.counts == {"late": NUM_FAILURES, "not_called": 1}
     slow.forget(server.url)  # a restarted process
     assert not slow.is_resting(server.url)
     server.gate.set()

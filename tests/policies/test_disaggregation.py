@@ -169,5 +169,5 @@ def test_auto_is_never_later_than_the_faster_plan(
 def test_modes_are_set_by_model_or_for_all() -> None:
     assert modes_of(["always", "org/m=never"]) == {"": "always", "org/m": "never"}
     assert policy("m=never").modes == {"": "auto", "m": "never"}
-    with pytest.raises(ConfigError, match="disaggregation: 'some' is none of auto, always, never"):
+    with pytest.raises(ConfigError, match="disaggregation: 'some' is not one of auto, always, never"):
         modes_of(["some"])

@@ -125,7 +125,7 @@ def test_without_reliable_predictions_the_least_work_decides() -> None:
     busy, policy, rng = one("busy", booked=9000), ExpectedTtft(), random.Random(1)
     assert policy.choose(Query("m", 10_000), [slow, busy], rng).index == 1
     choice = policy.choose(Query("m", 10_000, predicts=False), [slow, busy], rng)
-    assert (choice.index, choice.reason) == (0, "predictions are far off: the least work")
+    assert (choice.index, choice.reason) == (0, "predictions are far off: longest prefix, least work ahead")
     assert choice.ttft_s and len(choice.terms) == 2
 
 
@@ -168,4 +168,4 @@ def test_the_reason_says_that_cheaper_ones_are_too_far_behind() -> None:
         Query("m", 10_000), [one("behind", booked=10_000), crowded], random.Random(1)
     )
     assert choice.index == 1
-    assert choice.reason == "the cheaper ones have a much longer predicted TTFT"
+    assert choice.reason == "cheaper workers have a much longer predicted TTFT"

@@ -34,7 +34,7 @@ def test_in_time_the_largest_overlap_wins() -> None:
     holder, idle = at("holder", overlap=900, booked=1000), at("idle")
     assert chosen(Query("m", 1000, slo_ttft_s=3.0), holder, idle) == (
         "holder",
-        "in time, and the least to compute",
+        "meets the SLO with the fewest tokens to compute",
     )
     assert chosen(Query("m", 1000, slo_ttft_s=1.15), holder, idle)[0] == "idle"
 
@@ -51,7 +51,7 @@ def test_a_sheddable_request_goes_to_a_worker_that_is_late_already() -> None:
     some = [at("idle"), at("late", booked=5000), at("later", booked=9000)]
     assert chosen(Query("m", 1000, slo_ttft_s=2.0), *some)[0] == "idle"
     shed = Query("m", 1000, slo_ttft_s=2.0, priority=-1)
-    assert chosen(shed, *some) == ("late", "may be shed: gives way to others")
+    assert chosen(shed, *some) == ("late", "negative priority: leaves the faster workers to others")
     assert chosen(shed, some[0])[0] == "idle"
 
 
@@ -64,7 +64,7 @@ def test_the_explanation_adds_up_to_the_cost() -> None:
     assert isinstance(policy, ExplainingPolicy)
     (terms,) = policy.explain(Query("m", 1000), [some])
     assert sum(terms.values()) == pytest.approx(ttft_s(some, WORTH))
-    assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
+    assert (terms["booked_s"], terms["prefill_s"]) == pytest.approx((0.51, 1.36))
 
 
 def test_headroom_works_as_a_score() -> None:

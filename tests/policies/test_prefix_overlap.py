@@ -18,9 +18,17 @@ class TestPrefixOverlap(PolicyContract):
     ("candidates", "chosen", "reason"),
     [
         ([candidate("a", overlap=992), candidate("b")], "a", "longest cached prefix"),
-        ([candidate("a", overlap=992, booked=2000), candidate("b")], "b", "recomputing here is cheaper"),
+        (
+            [candidate("a", overlap=992, booked=2000), candidate("b")],
+            "b",
+            "computing the prefix again is cheaper",
+        ),
         ([candidate("a", overlap=992, booked=500), candidate("b")], "a", "longest cached prefix"),
-        ([candidate("a", overlap=32, in_flight=1), candidate("b")], "b", "recomputing here is cheaper"),
+        (
+            [candidate("a", overlap=32, in_flight=1), candidate("b")],
+            "b",
+            "computing the prefix again is cheaper",
+        ),
         ([candidate("a", in_flight=1), candidate("b")], "b", "no cached prefix"),
         ([candidate("a", waiting=4), candidate("b", in_flight=3)], "b", "no cached prefix"),
     ],

@@ -47,5 +47,5 @@ def test_as_a_policy_overlap_counts_among_the_near() -> None:
     choice = policy.choose(Query("m", 1000), [far, NEAR, zone], random.Random(1))
     assert (choice.index, choice.reason) == (
         2,
-        "longest cached prefix and lowest predicted TTFT, of 2 that are kept",
+        "longest cached prefix and lowest predicted TTFT, of 2 workers left by the filters",
     )

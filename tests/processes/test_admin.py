@@ -258,7 +258,7 @@ async def test_a_process_that_does_not_answer_is_named_and_no_adapter_is_loaded_
     answer = await host.client.post("/admin/adapters", json={})
     assert (answer.status, (await answer.json())["error"]["message"]) == (
         503,
-        "a process did not answer; ask again",
+        "a process did not answer; retry",
     )
     assert [each.target for each in host.processes[1].asked] == ["/admin/adapters/names"]
     for process in host.processes:

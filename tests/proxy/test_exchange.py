@@ -343,7 +343,9 @@ def test_a_request_that_fails_at_two_workers_goes_to_no_third_and_is_charged_its
     if last == "lost":
         world.transport(second).lose(ConnectionResetError())
         assert answered.events == [502, "worker_failed"]
-        assert answered.errors[0].message.endswith("it failed at 2 workers, so it is taken for the cause")
+        assert answered.errors[0].message.endswith(
+            "2 workers failed on it, so the request itself is the likely cause"
+        )
         assert [error.should_retry for error in answered.errors] == [False]
     else:
         world.transport(second).feed(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")

@@ -47,6 +47,6 @@ def test_a_redirect_is_an_error_and_its_target_is_for_the_log(caplog: pytest.Log
     error = redirected(head, None, log, "id-1")
     assert error is not None and error.status == 502
     assert error.message == "the worker answered 307, a redirect, which is not followed"
-    assert "it answered 307, a redirect to http://10.0.0.9/v1" in caplog.text and "id-1" in caplog.text
+    assert "answered 307, a redirect to http://10.0.0.9/v1" in caplog.text and "id-1" in caplog.text
     assert redirected(ResponseHead(304, []), None, log, "") is None
     assert redirected(ResponseHead(404, []), None, log, "") is None

@@ -34,8 +34,8 @@ def test_rejected_usage_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFi
         assert usages.of(answer_of(BAD), decision()) is None
     why = "Expected `int` >= 0 - at `$.completion_tokens`"
     assert [record.message for record in caplog.records] == [
-        f"worker w:1: usage ignored ({why}); nothing is counted with it",
-        f"worker w:1: usage ignored ({why}); nothing is counted with it (999 more in 60 s)",
+        f"worker w:1: usage ignored ({why}); no metric counts it",
+        f"worker w:1: usage ignored ({why}); no metric counts it (999 more in 60 s)",
     ]
     assert metrics.worker(WorkerId("w:1")).num_refused_usages == 1001
 

@@ -76,7 +76,7 @@ def test_a_key_opens_its_models_only() -> None:
 def test_with_salts_a_websocket_is_rejected() -> None:
     http = HttpRequest("GET", b"/v1/realtime?model=m", [])
     http.caller = Caller("acme", salt="s")
-    with pytest.raises(NotSupported, match="cannot be salted"):
+    with pytest.raises(NotSupported, match="cannot be isolated"):
         parse_tunnel(http, {"m": M})
 
 

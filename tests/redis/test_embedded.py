@@ -137,5 +137,5 @@ def test_check_reports_a_usable_or_unreachable_redis() -> None:
         GatewayProcess.check("--redis", "embedded", "--redis-prefix", "f"),
     )
     port = free_port()
-    with pytest.raises(AssertionError, match=f"redis: redis://127.0.0.1:{port} is not reached: "):
+    with pytest.raises(AssertionError, match=f"redis: redis://127.0.0.1:{port} cannot be reached: "):
         GatewayProcess.check("--redis", f"redis://127.0.0.1:{port}")

@@ -86,7 +86,7 @@ async def test_the_master_of_our_slot_is_found(ours: list[Any], place: HostPort)
 async def test_nodes_learnt_from_answers_are_asked() -> None:
     answers = {A: [ELSEWHERE, shard(0, SLOT, node("b", 2, "master", "fail"))]}
     locate, locators = played(ClusterNodes, answers, "{f}")
-    with pytest.raises(MasterUnknown, match="a:1: no node has our slot"):
+    with pytest.raises(MasterUnknown, match="a:1: no node serves the slot of these keys"):
         await locate()
     answers |= {C: [shard(0, 16383, node("d", 4, "master"))], B: ConnectionError()}  # type: ignore[dict-item]
     assert await locate() == ("d", 4)

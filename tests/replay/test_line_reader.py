@@ -100,7 +100,7 @@ def test_a_file_that_ends_within_its_first_value_is_cut_not_empty(tmp_path: Path
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "t")
-    with pytest.raises(ConfigError, match="t: is no file; .* save it"):
+    with pytest.raises(ConfigError, match="t: is not a file; .* save it"):
         Lines(tmp_path / "t").first()
 
 

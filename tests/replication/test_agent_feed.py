@@ -297,7 +297,7 @@ async def test_each_connection_to_an_agent_is_judged_by_the_address_of_its_name(
     world.agent.rank.is_gone = True  # this ends the stream
     world.agent.rank.wake()
     await world.on_its_own()
-    assert "rejected: worker.test: 169.254.169.254 is no address for a worker" in caplog.text
+    assert "rejected: worker.test: 169.254.169.254 is not an address for a worker" in caplog.text
     why = await reach(Agents(), f"worker.test:{world.agent.port}", 0, 5)
     assert isinstance(why, str) and why.endswith("metadata service, which hands out credentials")
     addresses[0], world.agent.rank.is_gone = "127.0.0.1", False
@@ -363,7 +363,7 @@ async def test_an_agent_can_be_reached_once(world: AgentFeedWorld) -> None:
     hello = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
     assert isinstance(hello, AgentHello) and hello.status == EXACT
     why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
-    assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
+    assert isinstance(why, str) and why.startswith("unavailable: rank 1 is unknown")
 
 
 async def test_a_full_index_is_logged(world: AgentFeedWorld, caplog: pytest.LogCaptureFixture) -> None:

@@ -102,7 +102,7 @@ async def test_an_agent_is_connected_to_at_its_allowed_addresses(
     ("target", "addresses", "words"),
     [
         (f"{METADATA}:7", (), "metadata service"),
-        ("w:7", (METADATA, "fe80::1"), "w: 169.254.169.254 is no address for a worker"),
+        ("w:7", (METADATA, "fe80::1"), "w: 169.254.169.254 is not an address for a worker"),
         ("w:7", ("192.0.2.1",), "192.0.2.1 is in none of --worker-networks"),
     ],
 )

@@ -41,7 +41,7 @@ class Own:
     def explain(self, query, candidates):
         if query.model == "odd":
             raise ValueError("odd")
-        return [{"own_s": 1.0} for _ in candidates]
+        return [{"prefill_s": 1.0} for _ in candidates]
 """
 
 
@@ -87,7 +87,7 @@ def test_the_policy_of_a_file_is_used_where_none_is_named(tmp_path: Path) -> Non
     ("text", "words"),
     [
         (BROKEN, "policy own: own.py:2: NameError: name 'candidate' is not defined"),
-        (LAST.replace("- 1", "- 0"), "policy own: it chose 1 of 1 candidates"),
+        (LAST.replace("- 1", "- 0"), "policy own: it returned the index 1 for 1 candidates"),
         ("def choose(:", "own.py:1: invalid syntax"),
     ],
 )
@@ -140,7 +140,7 @@ def test_costs_are_explained_by_the_policy_that_made_them() -> None:
     own, some = active_policy(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
     made = replace(decision("d"), policy="latency_slo", candidates=some, query=Query("m", 1000))
     parts = own.parts_of(made)
-    assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]] * 2
+    assert [list(part) for part in parts] == [["start_s", "booked_s", "prefill_s", "fetch_s", "wait_s"]] * 2
     assert own.parts_of(replace(made, policy="gone")) == own.parts_of(replace(made, query=None)) == ()
     plain = active_policy(policy="random")
     assert plain.parts_of(replace(made, policy="random")) == ()
@@ -151,7 +151,7 @@ def test_a_policy_that_fails_to_explain_is_logged(tmp_path: Path, caplog: pytest
     made = replace(decision("d"), policy="own", query=Query("odd", 1))
     assert own.parts_of(made) == ()
     assert "policy own failed to explain its costs: own.py:9: ValueError: odd" in caplog.text
-    assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]
+    assert own.parts_of(replace(made, query=Query("m", 1))) == [{"prefill_s": 1.0}]
 
 
 def test_sessions_are_split_between_the_policies_of_an_ab_test() -> None:
@@ -162,7 +162,7 @@ def test_sessions_are_split_between_the_policies_of_an_ab_test() -> None:
     ]
     assert own.describe()["policy"] == "ab"
     made = replace(decision("d"), policy="latency_slo", candidates=(candidate("a"),), query=Query("m", 1))
-    assert list(own.parts_of(made)[0]) == ["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]
+    assert list(own.parts_of(made)[0]) == ["start_s", "booked_s", "prefill_s", "fetch_s", "wait_s"]
     assert own.parts_of(replace(made, policy="prefix_overlap")) == ()
 
 

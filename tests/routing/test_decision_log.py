@@ -56,7 +56,7 @@ def test_a_record_has_the_numbers_of_every_candidate() -> None:
             }
             for i, name in enumerate(["a:1", "b:1"])
         ],
-        "split": None,
+        "disaggregation": None,
         "outcome": None,
     }
     assert json.loads(msgspec.json.encode(record)) == record
@@ -78,18 +78,18 @@ def test_a_disaggregated_request_shows_both_predictions_and_prefill_candidates()
     records.add(replace(made, split=made_split))
     record = records.explain("d1")
     assert record is not None
-    split = record["split"]
+    split = record["disaggregation"]
     assert (split["prefill_worker"], split["reason"]) == ("p:1", "lower predicted TTFT with a transfer")
-    assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (1, 0.5, 0.25)
+    assert (split["overlap_tokens"], split["direct_ttft_s"], split["disaggregated_ttft_s"]) == (1, 0.5, 0.25)
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 
 
 def test_terms_of_costs_are_shown_where_the_policy_explains_them() -> None:
     records = DecisionLog()
     records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
-    record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
+    record = records.explain("d1", lambda decision: [{"prefill_s": 0.1}, {"prefill_s": 0.2}])
     assert record is not None and record["predicted_ttft_s"] == 0.5
-    assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.1}, {"own_s": 0.2}]
+    assert [each["terms"] for each in record["candidates"]] == [{"prefill_s": 0.1}, {"prefill_s": 0.2}]
     record = records.explain("d1", lambda decision: ())
     assert record is not None and "terms" not in record["candidates"][0]
 

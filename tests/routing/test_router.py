@@ -431,7 +431,7 @@ def test_a_list_as_prompt_goes_to_no_engine_that_takes_texts_only() -> None:
         request = make_request("/v1/completions", {"model": "m", "prompt": prompt})
         assert world.router.decide(request, prompt=Prompt((), "none")).worker.id == "any"
     world.fleet.drop(WorkerId("any"))
-    with pytest.raises(InvalidRequest, match="one text as 'prompt'"):
+    with pytest.raises(InvalidRequest, match="one string as 'prompt'"):
         world.router.decide(request, prompt=Prompt((), "none"))
     text = make_request("/v1/completions", {"model": "m", "prompt": "a"})
     assert world.router.decide(text, prompt=Prompt((), "none")).worker.id == "text"

@@ -105,7 +105,7 @@ def test_an_owner_that_cannot_be_kept_refuses_the_change(path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fchown", refuse)
     monkeypatch.setattr(os, "fstat", elsewhere)
-    with pytest.raises(NotReplaced, match="its readers could lose it; run this as user"):
+    with pytest.raises(NotReplaced, match="its readers might lose access; run this as user"):
         replace_file(path, lambda content: b"new")
     assert (path.read_text(), os.listdir(path.parent)) == ("one\ntwo\n", ["keys"])
 
@@ -123,7 +123,7 @@ def test_a_line_that_is_added_meanwhile_is_not_lost(path: Path) -> None:
             file.write("three\n")
         return content
 
-    with pytest.raises(NotReplaced, match="changed meanwhile; try again"):
+    with pytest.raises(NotReplaced, match="changed meanwhile; retry"):
         replace_file(path, change)
     assert (path.read_text(), os.listdir(path.parent)) == ("one\ntwo\nthree\n", ["keys"])
 

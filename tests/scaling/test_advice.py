@@ -86,10 +86,10 @@ def test_without_requests_nothing_is_needed() -> None:
 
 def test_worker_that_alone_caches_least_is_removed_first() -> None:
     workers = (
-        worker("a", own_cache_tokens=500),
+        worker("a", unique_cached_tokens=500),
         worker("b"),
-        worker("c", own_cache_tokens=20),
-        worker("d", is_open=False, own_cache_tokens=0),
+        worker("c", unique_cached_tokens=20),
+        worker("d", is_open=False, unique_cached_tokens=0),
     )
     found = advise(state(*workers), 2.0)
     assert [each.worker for each in found.removals] == ["c", "a", "b"] and found.remove == "c"

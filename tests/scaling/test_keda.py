@@ -130,7 +130,7 @@ def test_stream_with_a_bad_message_is_finished(message: bytes) -> None:
 def test_stream_without_a_message_is_finished() -> None:
     stream = FakeStream()
     services_of(PlannerWorld().planner)[PATH + b"StreamIsActive"](stream).half_closed()
-    assert stream.finished == (3, "the call takes one message")
+    assert stream.finished == (3, "the method accepts one message per call")
 
 
 def test_role_chooses_the_group() -> None:

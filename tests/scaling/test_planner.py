@@ -129,7 +129,7 @@ def test_blocks_that_only_one_worker_holds_are_what_it_costs(world: PlannerWorld
         world.index.apply(worker, event)
     assert not world.planner.count_own_blocks()
     world.round()
-    costs = [(each.worker, each.own_cache_tokens) for each in world.advice().removals]
+    costs = [(each.worker, each.unique_cached_tokens) for each in world.advice().removals]
     assert costs == [(one, 0), (two, 5 * 16)]
 
 

@@ -53,7 +53,7 @@ async def test_one_takeover_at_a_time_and_the_next_after_a_failed_one(tmp_path: 
     old = point(tmp_path / "s", [])
     first = await Predecessor.reach(str(tmp_path / "s"))
     assert first is not None
-    with pytest.raises(ConfigError, match="is taking over just now; try again"):
+    with pytest.raises(ConfigError, match="is taking over; retry"):
         await Predecessor.reach(str(tmp_path / "s"))
     first.close()
     async with asyncio.timeout(patience(20)):
@@ -114,7 +114,7 @@ async def test_a_predecessor_that_ends_without_an_offer_is_an_error(tmp_path: Pa
         reaching = asyncio.get_running_loop().create_task(Predecessor.reach(str(tmp_path / "s")))
         accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
         accepted.close()
-        with pytest.raises(ConfigError, match="ended just now; try again"):
+        with pytest.raises(ConfigError, match="has just ended; retry"):
             await reaching
 
 

@@ -55,7 +55,7 @@ def test_an_unavailable_address_is_an_error(host: str, message: str) -> None:
 
 
 def test_an_unknown_host_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="^port: cannot listen on .*: is no host name$"):
+    with pytest.raises(ConfigError, match="^port: cannot listen on .*: is not a host name$"):
         bind_tcp("a" * 70 + ".invalid", 1, "port")
 
 

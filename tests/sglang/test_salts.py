@@ -63,7 +63,7 @@ def test_a_route_that_drops_salts_is_refused(
     with gateway_of(worker, flags=(*flags, *keys)) as gateway:
         answer = post(gateway, "/v1/messages", body, **one)
         assert answer.status == 501
-        assert "cannot keep the prompts of tenants apart on /v1/messages" in str(answer.body)
+        assert "cannot isolate the cached prompts of tenants on /v1/messages" in str(answer.body)
         assert post(gateway, "/v1/chat/completions", body, **one).status == 200
 
 
@@ -136,7 +136,7 @@ def test_a_version_that_drops_salts_is_found_out(
         ]
     with gateway_of(old, flags=flags) as gateway:
         refused = post(gateway, "/v1/completions", {"model": "m", "prompt": "hi"})
-        assert refused.status == 501 and "keep the prompts of tenants apart" in str(refused.body)
+        assert refused.status == 501 and "isolate the cached prompts of tenants" in str(refused.body)
         assert "tenants' caches are shared" in gateway.log()
         assert "it ignores cache_salt: 32 tokens of another salt's prompt were cached" in gateway.log()
         shown = f'kvgate_worker_unusable_models{{reason="salt",worker="127.0.0.1:{old.port}"}} 1.0'

@@ -57,10 +57,10 @@ class Story:
 
     async def settled(self) -> dict[str, Any]:
         """The cache loss report, once the index is exact and every loss is explained."""
-        losses = self.gateway.losses
+        losses = self.gateway.parts.cache_loss.losses
 
         async def is_explained() -> bool:
-            return await self._is_exact() and (not losses.is_busy)
+            return await self._is_exact() and not losses.is_busy
 
         await until(is_explained)
         url = f"http://127.0.0.1:{self.gateway.admin_port}/admin/cache-loss"

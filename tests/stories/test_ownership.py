@@ -87,7 +87,7 @@ async def ask_until_disowned(s: WorkerStory, caplog: pytest.LogCaptureFixture, n
     not count."""
 
     def is_over() -> bool:
-        return sum("they are another worker's" in line for line in caplog.messages) == num
+        return sum("they belong to another worker" in line for line in caplog.messages) == num
 
     for _ in range(5 * NUM_UNSEEN):
         if not is_over():
@@ -153,7 +153,7 @@ async def test_check_says_where_nothing_publishes(capsys: pytest.CaptureFixture[
     async with AsyncExitStack() as stack:
         sims, _ = await two_engines(stack, lambda ports: ports)
         await check(config_of(worker=[f"{sims[0].url}#events_port=9"], probe_timeout_s=0.5))
-    obstacle = "it reports no KV events, and where they are expected there are none: no KV-event publisher"
+    obstacle = "it reports no port of KV events, and the default port does not work: no KV-event publisher"
     assert obstacle in capsys.readouterr().out
 
 

@@ -54,7 +54,7 @@ async def test_streams_are_verified_and_clients_see_no_usage() -> None:
         workers = await verified(s)
         assert sum(w["compared"] for w in workers) == 16
         assert {w["exact_share"] for w in workers} == {1.0}
-        assert {w["prompt_tokens"] for w in workers} == {"agree"}
+        assert {w["token_parity"] for w in workers} == {"agree"}
 
 
 async def test_engine_counters_include_requests_past_the_gateway() -> None:

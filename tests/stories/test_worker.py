@@ -96,7 +96,7 @@ async def test_wedged_engine_is_ejected_until_its_steps_advance() -> None:
         await s.fault(wedged, hang=True)
         asking = [s.start(s.ask(stream=False, seed=seed)) for seed in range(4)]
         out = await s.until_state(wedged, "ejected")
-        assert out["is_up"] and out["reason"].startswith("no step in ")
+        assert out["is_up"] and out["reason"].startswith("no engine step in ")
         await asyncio.gather(*asking)
         assert s.failed == []
         assert s.answered == {s.sims[1].url.removeprefix("http://"): 4}

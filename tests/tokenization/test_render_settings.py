@@ -152,7 +152,7 @@ THOUGHTS_TOO = """{% for m in messages %}{{ '<|im_start|>' + m.role + m.content 
         (HOURLY.source, False, "the template prints more of the time than the day ('%H')"),
         ("{{ strftime_now }}", False, "the template uses the clock otherwise"),
         ("{% for m in messages %}{{ m == messages[-1] }}{% endfor %}", False, "compares whole messages"),
-        (BACKWARDS, False, "no cut is proved in 1 settings: a plain conversation at lead: "),
+        (BACKWARDS, False, "no cut point is proved in 1 settings: a plain conversation at lead: "),
         (LOOP.source.replace("im_start", "other"), False, "no special token stands where a message begins"),
         ("{% for i in range(9900) %}{% endfor %}" + LOOP.source, False, "its proofs take too much"),
         (LOOP.source, True, "proved in 1 settings at the cuts lead, step, step_led, turn, turn_led"),

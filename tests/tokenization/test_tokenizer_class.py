@@ -26,7 +26,7 @@ def test_tokens_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     ]
     assert wrong == []
     assert (prompts.tokenizer_class or "TokenizersBackend") == MADE[kind]["class"]
-    assert ("made as" in prompts.why) is (prompts.tokenizer_class is not None)
+    assert ("built as" in prompts.why) is (prompts.tokenizer_class is not None)
 
 
 def test_classes_differ_from_the_file_and_from_each_other() -> None:
@@ -66,11 +66,11 @@ def test_class_that_is_not_rebuilt_here_is_named_where_tokens_differ(
     prompts = PromptEncoder.load(tmp_path / "m")
     assert prompts.tokenizer_class == name
     if name:
-        assert name in prompts.parity_advice and "where tokenizer.json is read here" in prompts.parity_advice
+        assert name in prompts.parity_advice and "while kvgate loads tokenizer.json" in prompts.parity_advice
     else:
         assert prompts.parity_advice == USUAL_ADVICE
     made = PromptEncoder.load(write_model(tmp_path / "n", "SmolLM2"))
-    assert "transformers 5 makes a GPT2Tokenizer" in made.parity_advice
+    assert "kvgate builds a GPT2Tokenizer" in made.parity_advice
 
 
 def test_file_of_another_form_is_read_as_it_is_or_refused(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_file_is_read_as_it_is_where_workers_do(tmp_path: Path) -> None:
     tokens = [[each.encode(text, True) for text in TEXTS] for each in (made, of_file, as_it_is)]
     assert tokens[1] == tokens[2] != tokens[0]
     assert made.has_two_readings and of_file.has_two_readings and not as_it_is.has_two_readings
-    assert "tokenizer.json as it is, not made as GPT2Tokenizer" in of_file.why
-    assert "as transformers 4 reads it" in of_file.parity_advice
+    assert "tokenizer.json as it is, not built as GPT2Tokenizer" in of_file.why
+    assert "like transformers 4" in of_file.parity_advice
 
 
 @pytest.mark.parametrize("rendering", [Rendering("sglang", (0, 5, 23)), Rendering("mlx")])

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts an older vLLM beside that of install.sh, whose other packages it uses: install_older.sh DIR
+# Puts an older vLLM beside that of install.sh, and shares the other packages: install_older.sh DIR
 # Some 100 MB are downloaded the first time.
 set -euo pipefail
 dir=$1

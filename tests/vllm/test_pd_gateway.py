@@ -40,7 +40,7 @@ def always(vllm_pd: PdFleet, vllm_model: Path) -> Iterator[GatewayProcess]:
 
 
 def split_of(gateway: GatewayProcess, decision: str) -> dict[str, Any]:
-    split: dict[str, Any] = gateway.admin(f"/admin/decisions/{decision}")["split"]
+    split: dict[str, Any] = gateway.admin(f"/admin/decisions/{decision}")["disaggregation"]
     return split
 
 

@@ -33,8 +33,8 @@ class KvLoad:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Leg of a request. `pins`: its blocks are to be fetched, under `key` if the client names it. `fetches`:
-    from elsewhere."""
+    """Leg of a request. `pins`: another worker will fetch its blocks, under `key` if the client names it.
+    `fetches`: from elsewhere."""
 
     pins: bool = False
     key: str | None = None

@@ -1,6 +1,6 @@
 """Server-sent events for what moves: answers of the admin API, sent again where they have changed.
 
-    GET /admin/events?of=workers,requests ─► event: workers, data: the answer of /admin/workers …
+    GET /admin/events?topics=workers,requests ─► event: workers, data: the answer of /admin/workers …
 
 A stream takes a fiftieth of the process at most: a large fleet's answer comes more rarely. It ends after
 STREAM_S, and the browser connects again: a key that expires closes its consoles, and those of a gateway that
@@ -29,7 +29,7 @@ RECONNECT_MS = 500
 PATHS: Mapping[str, str] = {
     "workers": "/admin/workers",
     "requests": "/admin/requests?limit=200",
-    "traffic": "/admin/traffic?last=3",
+    "traffic": "/admin/traffic?limit=3",
 }
 """The question of each topic."""
 
@@ -59,14 +59,14 @@ def event_handlers(sources: Mapping[str, Handler]) -> dict[str, Handler]:
     """Handlers by their name in the table (`admin/endpoint_table.py`); `sources` are those of the topics."""
 
     async def events(request: web.Request) -> web.StreamResponse:
-        topics = request.query.get("of", "").split(",")
+        topics = request.query.get("topics", "").split(",")
         unknown = [topic for topic in topics if topic not in sources]
         if unknown:
             known = ", ".join(sources)
-            return _refusal(f"?of= is a list of topics ({known}), not '{unknown[0][:40]}'", 400)
+            return _refusal(f"unknown topic '{unknown[0][:40]}' in ?topics=; known: {known}", 400)
         streams = request.app[STREAMS]
         if streams.num_open >= MAX_STREAMS:
-            return _refusal(f"{MAX_STREAMS} event streams are open, which is the most", 503)
+            return _refusal(f"{MAX_STREAMS} event streams are open, the limit; close one and retry", 503)
         streams.num_open += 1
         try:
             async with asyncio.timeout(STREAM_S + WRITE_S):

@@ -75,7 +75,7 @@ class AdminAccess:
         if not callers:
             raise errors[0]
         if any(each.tenant != callers[0].tenant for each in callers):
-            message = "the key and the session are of two tenants; log out, or send no key"
+            message = "the key and the session belong to different tenants; log out, or send no key"
             raise Forbidden(message, code="ambiguous_credentials")
         return callers[0]
 
@@ -124,7 +124,7 @@ async def _session(request: web.Request) -> web.Response:
 async def _login(request: web.Request) -> web.Response:
     access = request.app.get(ACCESS)
     if request.content_type != "application/json":
-        return _refusal(GatewayError('send application/json, as in {"key": "…"}'), 415)
+        return _refusal(GatewayError('send a body of type application/json, such as {"key": "…"}'), 415)
     if access is None or not access.authenticators:
         return _refusal(GatewayError("no key is needed here"), 400)
     if (request.content_length or 0) > MAX_BODY_BYTES:

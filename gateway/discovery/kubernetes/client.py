@@ -142,7 +142,7 @@ async def lines(content: ByteStream, silence_s: float, timeout_s: float) -> Asyn
         except TimeoutError as exc:
             raise WatchSilent from exc
         except aiohttp.ClientPayloadError as exc:
-            raise ApiRequestFailed(ApiFailure("the watch was cut")) from exc
+            raise ApiRequestFailed(ApiFailure("the watch was aborted")) from exc
         except (aiohttp.ClientError, OSError) as exc:
             raise ApiRequestFailed(ApiFailure(failure(exc))) from exc
         if not piece:

@@ -45,7 +45,7 @@ class ClusterAccess:
             if token.isascii() and token.isprintable():
                 self._token = token
             else:
-                self._log.warning("Kubernetes: %s has no token; using the one before", self._token_file)
+                self._log.warning("Kubernetes: %s has no token; keeping the previous one", self._token_file)
         return f"Bearer {self._token}" if self._token else None
 
     @property
@@ -93,7 +93,7 @@ def cluster_access(
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise ConfigError(
-            "worker: k8s:// needs an API server: this is no pod of a cluster (KUBERNETES_SERVICE_HOST is not "
+            "worker: k8s:// needs an API server: this is not a pod (KUBERNETES_SERVICE_HOST is not "
             "set), and [kubernetes] api_server is not set"
         )
     address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

@@ -77,7 +77,7 @@ def pod_endpoints(pod: Pod, ports: Sequence[int], *, is_tls: bool = False) -> Fo
     if not given or pod.status.phase in ENDED:
         return NOTHING
     if not (ip := canonical(given)):
-        return Found(refusal=f"pod {metadata.name}: '{given[:60]}' is no address")
+        return Found(refusal=f"pod {metadata.name}: '{given[:60]}' is not an address")
     role = ROLES.get(metadata.labels.role) if metadata.labels else None
     state = _pod_state(pod)
     return Found(
@@ -147,7 +147,7 @@ def slice_endpoints(found: EndpointSlice, port: str, *, is_tls: bool = False) ->
     every = found.endpoints
     good = tuple(_endpoint(each, ip, number, is_tls=is_tls) for each in every if (ip := _first(each)))
     bad = sum(1 for each in every if each.addresses and not _first(each))
-    return Found(good, f"EndpointSlice {name} has {bad} endpoints that are no addresses" if bad else "")
+    return Found(good, f"EndpointSlice {name} has {bad} endpoints that are not addresses" if bad else "")
 
 
 def _first(endpoint: SliceEndpoint) -> str:

@@ -41,7 +41,7 @@ def pool_rule(pool: InferencePool, *, is_tls: bool = False) -> PoolRule:
             f"InferencePool {name} has {len(ports)} target ports; {MAX_TARGET_PORTS} are the most"
         )
     if bad := [port for port in ports if not 1 <= port <= 65535]:
-        raise ValueError(f"InferencePool {name}: {bad[0]} is no port")
+        raise ValueError(f"InferencePool {name}: {bad[0]} is not a port")
     if spec.app_protocol in H2C_PROTOCOLS:
         raise ValueError(
             f"InferencePool {name} declares {spec.app_protocol}; workers are reached by HTTP/1.1"

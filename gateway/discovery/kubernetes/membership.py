@@ -70,7 +70,7 @@ class Membership:
                 del now[url]
                 continue
             if before is not None and _is_other(before, endpoint):
-                log.info("worker %s: another pod has its address; forgetting the engine before", url)
+                log.info("worker %s: address belongs to another pod now; probing it as a new worker", url)
                 self._roster.drop(url)
             self._place(source, members, endpoint)
         left = {

@@ -139,7 +139,9 @@ class Reflector(Generic[T]):
         """Take a line of the watch. Returns the change of an object; None where none changed."""
         if event.error is not None:
             error = event.error
-            self.failed(now, ApiFailure(error.message or error.reason or "error without words", error.code))
+            self.failed(
+                now, ApiFailure(error.message or error.reason or "error without a message", error.code)
+            )
             return None
         self.version, self.synced_at = event.version or self.version, now
         self._in_series = self._num_expired = 0

@@ -128,10 +128,10 @@ class ObjectWatch(Generic[T]):
         reason = self.reflector.last_reason
         if self.last_error != reason:
             what = f"{self._name}: {reason}"  # a rate-limited kind of its own
-            self._log.warning("Kubernetes %s; its workers stay as they are", what)
+            self._log.warning("Kubernetes %s; its workers stay unchanged", what)
         self.last_error = reason
 
     def _recovered(self) -> None:
         if self.last_error is not None:
-            self._log.info("Kubernetes %s: in step again", self._name)
+            self._log.info("Kubernetes %s: watch recovered", self._name)
         self.last_error = None

@@ -7,7 +7,7 @@
 --                        an older fence, and with `first` (1 or 0) all others too: the caller does not know them.
 --                        Number -1 where the worker has slots under a newer fence
 --   keep ttl slots age   prolongs slots by `ttl` milliseconds; answers those that are not known
---   close slots age      hides slots from lookups; their edges are to be swept
+--   close slots age      hides slots from lookups; a sweep will remove their edges
 --   state worker fence state   sets the state of the worker's stream; ignored under another fence
 --   owners               answers worker, state, fence in turn, of workers that are published
 --   broken head          drops an edge that does not decode, and the slots in it, so that their gateways

@@ -51,15 +51,15 @@ class ScoringPolicy:
         for name, scorer, weight in self._scorers:
             scores = scorer.score(query, candidates)
             if len(scores) != num:
-                raise PartError(f"scorer '{name}' gave {len(scores)} scores for {num} candidates")
+                raise PartError(f"scorer '{name}' returned {len(scores)} scores for {num} candidates")
             for i, score in enumerate(scores):
                 if not 0.0 <= score <= 1.0:
-                    raise PartError(f"scorer '{name}' gave {score}, which is not from 0 to 1")
+                    raise PartError(f"scorer '{name}' returned {score}, which is not from 0 to 1")
                 sums[i] += weight * score
             said.append((name, scores))
         index = self._picker.pick(sums, rng)
         if not 0 <= index < num:
-            raise PartError(f"the picker gave {index} of {num} scores")
+            raise PartError(f"the picker returned the index {index} for {num} scores")
         reason = ", ".join([f"{name} {scores[index]:.2f}" for name, scores in said])
         return Choice(index, reason, tuple(sums))
 
@@ -118,7 +118,11 @@ class FilteredPolicy:
         terms = [nan] * len(candidates) if choice.terms else []
         for i, term in zip(there, choice.terms, strict=False):
             terms[i] = term
-        reason = f"{choice.reason}, of {len(kept)} that are kept" if len(kept) < len(candidates) else ""
+        reason = (
+            f"{choice.reason}, of {len(kept)} workers left by the filters"
+            if len(kept) < len(candidates)
+            else ""
+        )
         return Choice(there[choice.index], reason or choice.reason, tuple(terms), choice.ttft_s)
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
@@ -140,16 +144,16 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
     choice = Choice(answer, "chosen by the policy") if type(answer) is int else answer
     if not isinstance(choice, Choice):
         if isinstance(answer, Candidate):
-            raise PartError("it answered a candidate; its index among them is wanted, or a Choice")
-        raise PartError(f"it answered {answer!r:.80}, neither an index nor a Choice")
+            raise PartError("it returned a candidate; return its index or a Choice")
+        raise PartError(f"it returned {answer!r:.80}, neither an index nor a Choice")
     index: object = choice.index  # its declared type is unchecked
     if not isinstance(index, int) or not 0 <= index < num_candidates:
-        raise PartError(f"it chose {index!r:.80} of {num_candidates} candidates")
+        raise PartError(f"it returned the index {index!r:.80} for {num_candidates} candidates")
     fields: tuple[object, object] = choice.ttft_s, choice.reason
     if not isinstance(fields[0], int | float | None) or not isinstance(fields[1], str):
         raise PartError(f"its choice has the ttft_s {fields[0]!r:.80} and the reason {fields[1]!r:.80}")
     if choice.terms and len(choice.terms) != num_candidates:
-        raise PartError(f"it gave {len(choice.terms)} terms for {num_candidates} candidates")
+        raise PartError(f"it returned {len(choice.terms)} terms for {num_candidates} candidates")
     return choice
 
 

@@ -25,7 +25,7 @@ ROUNDS = 20
 TIES = 400
 
 
-DECLARED = "what it reads of the prompt is declared"
+DECLARED = "reading query.prefix is declared"
 
 
 class ContractViolation(Exception):
@@ -99,7 +99,7 @@ def _choose(policy: Policy, query: Query, some: Sequence[Candidate], rng: random
     except PartError as exc:
         raise ContractViolation(str(exc)) from exc
     if not isinstance(choice.reason, str) or not choice.reason:
-        raise ContractViolation(f"it gave {choice.reason!r} for a reason")
+        raise ContractViolation(f"its reason is {choice.reason!r}, not a text")
     if choice.ttft_s is not None and not choice.ttft_s >= 0:
         raise ContractViolation(f"it predicted {choice.ttft_s} seconds")
     return choice
@@ -149,7 +149,7 @@ def is_deterministic(make: Make, budget_s: float) -> None:
     one, other = _seen(make()), _seen(make())
     if one != other:
         raise ContractViolation(
-            "the same requests and the same rng gave other choices; draw chance from rng only"
+            "the same requests and the same rng led to other choices; use rng alone for random numbers"
         )
 
 
@@ -173,7 +173,7 @@ def order_means_nothing(make: Make, budget_s: float) -> None:
         turned = some[::-1]
         again = turned[_choose(make(), query, turned, random.Random(seed)).index]
         if again.id != some[choice.index].id:
-            raise ContractViolation("the same candidates in another order gave another choice")
+            raise ContractViolation("the same candidates in another order led to another choice")
 
 
 class _Watched(Query):
@@ -233,12 +233,12 @@ def within_budget(make: Make, budget_s: float) -> None:
 
 POLICY_CHECKS: Mapping[str, Callable[[Make, float], None]] = {
     "one candidate is chosen": one_candidate,
-    "of many candidates one is chosen": many_candidates,
-    "a prompt that is not known is no trouble": unknown_prompt,
+    "one of many candidates is chosen": many_candidates,
+    "an unknown prompt is accepted": unknown_prompt,
     "equal workers share the requests": ties_are_spread,
-    "candidates are left as they are": never_mutates,
+    "candidates are not changed": never_mutates,
     "the same rng gives the same choices": is_deterministic,
-    "the order of candidates means nothing": order_means_nothing,
+    "the order of candidates does not matter": order_means_nothing,
     DECLARED: declares_what_it_reads,
     f"{MANY} candidates are within the budget": within_budget,
 }
@@ -252,7 +252,7 @@ def _filter(make: Callable[[], Filter], budget_s: float) -> None:
         kept = [each.id for each in part.keep(next(asked), some)]
         if not set(kept) <= set(ids) or len(set(kept)) < len(kept):
             raise ContractViolation(
-                f"of {len(ids)} candidates it kept {kept}, which are not some of them, once each"
+                f"of {len(ids)} candidates it kept {kept}; return some of them, each once"
             )
 
 
@@ -266,10 +266,10 @@ def _scorer(make: Callable[[], Scorer], budget_s: float) -> None:
             some = fleet(1 + seed % 20, seed, num_tokens)
             scores = part.score(next(asked), some)
             if len(scores) != len(some):
-                raise ContractViolation(f"it gave {len(scores)} scores for {len(some)} candidates")
+                raise ContractViolation(f"it returned {len(scores)} scores for {len(some)} candidates")
             wrong = [score for score in scores if not 0 <= score <= 1]
             if wrong:
-                raise ContractViolation(f"it gave {wrong[0]}, which is not from 0 to 1")
+                raise ContractViolation(f"it returned {wrong[0]}, which is not from 0 to 1")
 
 
 def _picker(make: Callable[[], Picker], budget_s: float) -> None:
@@ -279,7 +279,7 @@ def _picker(make: Callable[[], Picker], budget_s: float) -> None:
         for some in (scores, [0.0] * len(scores)):
             index = part.pick(some, random.Random(seed))
             if type(index) is not int or not 0 <= index < len(some):
-                raise ContractViolation(f"it picked {index!r} of {len(some)} scores")
+                raise ContractViolation(f"it returned the index {index!r} for {len(some)} scores")
 
 
 CHECKS: Mapping[Kind, Mapping[str, Callable[..., None]]] = {

@@ -6,6 +6,7 @@ thing; an installed package's is not found behind it.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -67,22 +68,41 @@ class PolicyRegistry:
         self._warned: set[str] = set()
         for name in compositions or {}:
             if name in POLICIES or name in COMPOSITIONS or name == AUTO:
-                raise ConfigError(f"policies.{name}: is a shipped policy; name it otherwise")
+                raise ConfigError(f"policies.{name}: is the name of a built-in policy; choose another name")
         for plugin in file.plugins.values() if file else ():
             if plugin.name in self.names(plugin.kind, without_file=True) or plugin.name == AUTO:
                 raise ConfigError(
-                    f"{plugin.origin}: there is a {plugin.kind} '{plugin.name}' already; name it otherwise"
+                    f"{plugin.origin}: there is a {plugin.kind} '{plugin.name}' already; choose another name"
                 )
 
     def __repr__(self) -> str:
         return f"PolicyRegistry({', '.join(self.names('policy'))})"
 
     def names(self, kind: Kind, *, without_file: bool = False) -> list[str]:
-        """All of a kind; of what packages offer, the kind is not known before it is loaded."""
+        """All of a kind; packages that cannot be loaded have none."""
         composed = self._compositions if kind == "policy" else ()
         plugins = self._file.plugins.values() if self._file and not without_file else ()
         own = [plugin.name for plugin in plugins if plugin.kind == kind]
-        return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *self._installed]))
+        theirs = [plugin.name for plugin in self._installed.plugins.values() if plugin.kind == kind]
+        return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *theirs]))
+
+    def making(self, name: str) -> dict[Kind, Callable[[], Any]]:
+        """Makers of everything with a name, by kind. Raises ConfigError if there is nothing."""
+        found: dict[Kind, Callable[[], Any]] = {}
+        for kind in SHIPPED:
+            if name in self.names(kind):
+                make = self.bare if kind == "policy" else partial(self._part, kind, where="policy test")
+                found[kind] = partial(make, name)
+        if not found:
+            known = [each for kind in SHIPPED for each in self.names(kind)]
+            words = meant(name, known) or "; see `kvgate policy list`"
+            raise ConfigError(f"there is no policy, filter, scorer or picker '{name}'{words}")
+        return found
+
+    @property
+    def faults_of_packages(self) -> Iterable[str]:
+        """The plugins of packages that cannot be loaded, each with the reason."""
+        return self._installed.faults.values()
 
     @property
     def own_policies(self) -> list[str]:
@@ -121,7 +141,7 @@ class PolicyRegistry:
         if composition is not None and name not in within:
             return self._compose(name, composition, [*within, name])
         if composition is not None:
-            raise ConfigError(f"policies.{name}: is made of itself, by way of {' and '.join(within)}")
+            raise ConfigError(f"policies.{name}: refers to itself through {' and '.join(within)}")
         where = f"policies.{within[-1]}.policy" if within else "policy"
         policy: Policy = self._part("policy", name, where)
         return policy if name in POLICIES else CheckedPolicy(name, policy)
@@ -159,7 +179,7 @@ class PolicyRegistry:
         return ScoringPolicy(name, weighted, picker)
 
     def _part(self, kind: Kind, name: str, where: str) -> Any:
-        """A new one of what is named. Raises ConfigError with the names there are."""
+        """A new one of what is named; `where` begins a refusal. Raises ConfigError."""
         if name == "topology" and kind == "filter":
             return TopologyFilter(self._place)
         if make := SHIPPED[kind].get(name):
@@ -167,18 +187,20 @@ class PolicyRegistry:
         plugin = self._plugin(kind, name)
         if plugin is None:
             known = self.names(kind)
-            words = meant(name, known) or f"; there are {', '.join(known)}"
+            words = meant(name, known) or f"; known: {', '.join(known)}"
             raise ConfigError(f"{where}: there is no {kind} '{name}'{words}")
         try:
             return plugin.make()
         except Exception as exc:  # noqa: BLE001  others' code, at the start
-            raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be made: {exc}") from exc
+            raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be created: {exc}") from exc
 
     def _plugin(self, kind: Kind, name: str) -> Plugin | None:
-        plugin = self._file.plugins.get(name) if self._file else None
-        if plugin is None and name in self._installed:
-            plugin = self._installed[name]()
-        return plugin if plugin and plugin.kind == kind else None
+        for plugins in (self._file.plugins if self._file else {}, self._installed.plugins):
+            if (plugin := plugins.get(name)) is not None and plugin.kind == kind:
+                return plugin
+        if name in self._installed.faults:
+            raise ConfigError(self._installed.faults[name])
+        return None
 
 
 def is_shipped(name: str) -> bool:

@@ -162,7 +162,7 @@ def _count(text: str) -> int:
     try:
         value = float(text)
         if value != int(value):
-            raise ValueError(f"{text!r} is no whole number")
+            raise ValueError(f"{text!r} is not a whole number")
     except (ValueError, OverflowError) as exc:
         raise RowProblem(f"no number of tokens: {exc}") from exc
     return int(value)

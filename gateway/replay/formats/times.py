@@ -27,7 +27,7 @@ def ticks_of(value: float | str) -> tuple[float, bool]:
             raise ValueError(f"{value} is before 1970") from None
         return when.timestamp(), True
     if not math.isfinite(ticks):
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is not a time")
     return ticks, False
 
 

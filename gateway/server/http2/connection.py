@@ -207,13 +207,13 @@ class Http2Connection:
         num_missing = len(frames.PREFACE) - len(self._preface)
         self._preface += data[:num_missing]
         if not frames.PREFACE.startswith(self._preface):
-            raise Http2Error(PROTOCOL_ERROR, "the first bytes are no HTTP/2 preface")
+            raise Http2Error(PROTOCOL_ERROR, "the first bytes are not an HTTP/2 preface")
         return data[num_missing:]
 
     def _take_frame(self, frame: Frame, events: list[Event]) -> None:
         kind = frame.kind
         if not self._has_settings and (kind != frames.SETTINGS or frame.flags & ACK):
-            raise Http2Error(PROTOCOL_ERROR, "the first frame is no SETTINGS")
+            raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
         first = self._blocks.first
         if first is not None:
             if kind != frames.CONTINUATION or frame.stream_id != first.stream_id:
@@ -268,7 +268,7 @@ class Http2Connection:
         """Send an answer that a peer can cause without end."""
         self.outgoing.control(frame)
         if self.outgoing.num_control > self.limits.max_control_bytes:
-            raise Http2Error(ENHANCE_YOUR_CALM, "answers to control frames are not read")
+            raise Http2Error(ENHANCE_YOUR_CALM, "the client does not read answers to control frames")
 
     def _spend(self, amount: float) -> None:
         """Pay for a frame without use; frames that we sent pay for the peer's windows."""
@@ -277,7 +277,7 @@ class Http2Connection:
             self._idle.earn(2.0 * (num_frames - self._num_seen_frames))
             self._num_seen_frames = num_frames
         if not self._idle.spend(amount, self._now):
-            raise Http2Error(ENHANCE_YOUR_CALM, "too many frames without use")
+            raise Http2Error(ENHANCE_YOUR_CALM, "too many frames without effect")
 
     def _check(self, is_good: bool, code: int, message: str) -> None:
         if not is_good:
@@ -326,7 +326,7 @@ class Http2Connection:
 
     def _take_stream_data(self, stream: Http2Stream, frame: Frame, size: int, events: list[Event]) -> None:
         if stream.is_remote_closed:
-            return self._stream_fault(stream, STREAM_CLOSED, "data behind the end", events)
+            return self._stream_fault(stream, STREAM_CLOSED, "data after the end of the stream", events)
         stream.receive_window -= size
         if stream.receive_window < 0:
             return self._stream_fault(stream, FLOW_CONTROL_ERROR, "more data than its window", events)
@@ -442,7 +442,7 @@ class Http2Connection:
         self, stream: Http2Stream, headers: list[Header], is_end: bool, events: list[Event]
     ) -> None:
         if stream.is_remote_closed:
-            return self._stream_fault(stream, STREAM_CLOSED, "headers behind the end", events)
+            return self._stream_fault(stream, STREAM_CLOSED, "headers after the end of the stream", events)
         fault = trailers_fault(headers) if is_end else "a second HEADERS without END_STREAM"
         if fault or stream.num_expected > 0:
             return self._stream_fault(stream, PROTOCOL_ERROR, fault or "not its content-length", events)

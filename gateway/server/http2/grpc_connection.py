@@ -318,7 +318,7 @@ class GrpcConnection:
             if isinstance(call, Call) and call.reader.is_stuck(
                 limits.message_timeout_s * limits.min_message_rate
             ):
-                self._failed(call, GrpcError(DEADLINE_EXCEEDED, "the rest of a message comes too slowly"))
+                self._failed(call, GrpcError(DEADLINE_EXCEEDED, "the rest of a message arrives too slowly"))
         if self.num_partial:
             self._timer = self._later(limits.message_timeout_s, self._end_stuck)
 

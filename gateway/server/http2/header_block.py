@@ -135,7 +135,7 @@ def request_fault(headers: list[Header]) -> str:
                 return fault
             continue
         if is_behind:
-            return "a pseudo-header behind a header"
+            return "a pseudo-header after a header"
         if name not in _PSEUDO:
             return "an unknown pseudo-header"
         if name in seen:

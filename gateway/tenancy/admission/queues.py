@@ -329,7 +329,7 @@ class ModelQueues:
             if not self.go(queued.waiter, queued.request, queued.prompt, self.decided):
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
-            log.exception("%r: release from the queue failed", queued.waiter)
+            log.exception("%r: sending a queued request failed", queued.waiter)
             queued.waiter.fail(GatewayError("internal error in the gateway; retry the request"))
 
     # ends --------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class ModelQueues:
     def _begins(self, known: ModelQueue, model: str, now: float) -> None:
         known.rate.begin(now)
         self._look_later()
-        self._log.info("model %s: requests wait, its workers are saturated", model)
+        self._log.info("model %s: all workers saturated; requests wait in the queue", model)
 
     def _left(self, known: ModelQueue, entry: QueueEntry, result: str) -> None:
         assert isinstance(entry, QueuedRequest)

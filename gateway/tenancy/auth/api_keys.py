@@ -101,7 +101,7 @@ def check_imported(key: bytes) -> None:
     """Check that a key to import is as hard to guess as a random one. Raises ValueError, without the key in
     its text."""
     if not key.isascii() or not key.decode("ascii").isprintable() or b" " in key or len(key) > MAX_KEY_BYTES:
-        raise ValueError(f"a key has at most {MAX_KEY_BYTES} ASCII characters, and no space")
+        raise ValueError(f"a key has at most {MAX_KEY_BYTES} ASCII characters and no spaces")
     if key.startswith(PREFIX):
         raise ValueError("it starts with 'kvg-' but is not a kvgate key")
     if key.count(b".") == 2:

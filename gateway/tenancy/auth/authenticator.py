@@ -113,7 +113,7 @@ class Authenticator:
     def _callers(self, shown: Sequence[bytes]) -> list[Caller]:
         """Callers of all valid credentials, which are of one tenant; at least one."""
         if len(shown) > MAX_SHOWN:
-            message = f"the request shows over {MAX_SHOWN} credentials; send one"
+            message = f"the request has over {MAX_SHOWN} credentials; send one"
             raise self._refused(Unauthorized(message, code="too_many_credentials"))
         callers: list[Caller] = []
         errors: list[Unauthorized] = []
@@ -126,7 +126,7 @@ class Authenticator:
             raise self._refused(_telling(errors))
         for other in callers[1:]:
             if other.tenant != callers[0].tenant:
-                message = "the request shows valid credentials of two tenants; send those of one"
+                message = "the request has valid credentials of two tenants; send one"
                 raise self._refused(Forbidden(message, code="ambiguous_credentials"))
         return callers
 
@@ -170,8 +170,8 @@ class Authenticator:
             raise self._refused(Forbidden(message, code="admin_scope_required"))
         if changes and self.fault is not None:
             raise OutdatedKeys(
-                f"key '{caller.name}' may be revoked already, since its key file is unusable: {self.fault}; "
-                "reads go on, and changes once the file can be used again"
+                f"key '{caller.name}' may be revoked, since its key file is unusable: {self.fault}; it can "
+                "read, and change something only once the file is usable again"
             )
         return caller
 

@@ -202,7 +202,7 @@ class JwtVerifier:
                 read = self._models_claim
             if read != name:
                 shown = name[:MAX_SHOWN_CHARS]
-                raise _refused(f"the token's claim '{shown}' is not read; it must be spelled '{read}'")
+                raise _refused(f"the token's claim '{shown}' must be spelled '{read}'")
         if self._needs_models and not is_limited:
             raise _refused(f"the token has no claim '{self._models_claim}' that lists models")
 
@@ -240,7 +240,7 @@ def _why(exc: pyjwt.PyJWTError) -> str:
         case pyjwt.InvalidAudienceError():
             return "the token is for another audience"
         case pyjwt.InvalidIssuerError():
-            return "the token is of another issuer"
+            return "the token is from another issuer"
         case pyjwt.ImmatureSignatureError():
             return "the token is not valid yet"
         case pyjwt.InvalidSignatureError():

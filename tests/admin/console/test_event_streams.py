@@ -48,7 +48,7 @@ async def line(answer: object, start: bytes) -> bytes:
 
 
 async def test_an_answer_comes_when_it_has_changed(client: TestClient, source: Source) -> None:
-    async with client.get("/admin/events?of=requests") as answer:
+    async with client.get("/admin/events?topics=requests") as answer:
         assert answer.headers["Content-Type"] == "text/event-stream"
         assert await line(answer, b"event: requests") and await line(answer, b"data:") == b'data: {"n":0}\n'
         assert await line(answer, b"event:") == b"event: tick\n"
@@ -61,11 +61,11 @@ async def test_an_answer_comes_when_it_has_changed(client: TestClient, source: S
 
 async def test_an_error_is_not_sent(client: TestClient, source: Source) -> None:
     source.status = 503
-    async with client.get("/admin/events?of=requests") as answer:
+    async with client.get("/admin/events?topics=requests") as answer:
         assert [await line(answer, b"event:") for _ in range(3)] == [b"event: tick\n"] * 3
 
 
-@pytest.mark.parametrize("query", ["", "?of=", "?of=other", "?of=requests,other"])
+@pytest.mark.parametrize("query", ["", "?topics=", "?topics=other", "?topics=requests,other"])
 async def test_an_unknown_topic_is_400(client: TestClient, query: str) -> None:
     answer = await client.get(f"/admin/events{query}")
     assert answer.status == 400
@@ -75,13 +75,13 @@ async def test_an_unknown_topic_is_400(client: TestClient, query: str) -> None:
 async def test_streams_are_bounded_in_number(client: TestClient) -> None:
     streams = client.server.app[STREAMS]  # type: ignore[attr-defined]
     streams.num_open = MAX_STREAMS
-    assert (await client.get("/admin/events?of=requests")).status == 503
+    assert (await client.get("/admin/events?topics=requests")).status == 503
     assert streams.num_open == MAX_STREAMS
 
 
 async def test_a_stream_ends_after_a_while(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_streams, "STREAM_S", 0.05)
-    async with client.get("/admin/events?of=requests,traffic") as answer, asyncio.timeout(patience(20)):
+    async with client.get("/admin/events?topics=requests,traffic") as answer, asyncio.timeout(patience(20)):
         text = await answer.text()
     assert text.startswith("retry: ") and "event: requests" in text and "event: traffic" in text
     assert client.server.app[STREAMS].num_open == 0  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ async def test_streams_end_when_the_gateway_stops(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_streams, "INTERVAL_S", 1000.0)
-    async with client.get("/admin/events?of=requests") as answer:
+    async with client.get("/admin/events?topics=requests") as answer:
         await line(answer, b"event: tick")
         await client.server.app.shutdown()  # type: ignore[attr-defined]
         async with asyncio.timeout(patience(20)):
@@ -105,7 +105,7 @@ async def test_a_client_that_does_not_read_is_cut(
     monkeypatch.setattr(event_streams, "WRITE_S", 0.05)
     source.body = f'"{"x" * (64 << 20)}"'
     streams = client.server.app[STREAMS]  # type: ignore[attr-defined]
-    async with client.get("/admin/events?of=requests") as answer:
+    async with client.get("/admin/events?topics=requests") as answer:
         assert answer.status == 200
         await until(lambda: not streams.num_open)
         with pytest.raises(ClientPayloadError):

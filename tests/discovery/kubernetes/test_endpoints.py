@@ -53,7 +53,7 @@ def test_a_pod_without_an_address_has_no_endpoint(ip: str | None) -> None:
 
 @pytest.mark.parametrize("ip", ["evil/../x", "fe80::1%eth0", "10.0.0.1 ", "010.0.0.1", "2852039166"])
 def test_a_pod_with_a_bad_address_is_refused_with_the_reason(ip: str) -> None:
-    assert pod_endpoints(as_pod(pod("a", ip)), [1]) == Found(refusal=f"pod a: '{ip}' is no address")
+    assert pod_endpoints(as_pod(pod("a", ip)), [1]) == Found(refusal=f"pod a: '{ip}' is not an address")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_null_lists_and_addresses_are_no_endpoints() -> None:
         assert found == Found()
     bad = slice_endpoints(as_slice(endpoint_slice("s", endpoint("x y"), endpoint("10.0.0.1"))), "")
     assert [each.url for each in bad.endpoints] == ["http://10.0.0.1:8000"]
-    assert bad.refusal == "EndpointSlice s has 1 endpoints that are no addresses"
+    assert bad.refusal == "EndpointSlice s has 1 endpoints that are not addresses"
 
 
 def test_an_https_port_of_a_slice() -> None:

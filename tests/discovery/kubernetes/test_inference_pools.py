@@ -27,7 +27,7 @@ def test_a_pool_may_have_eight_ports_and_https() -> None:
     [
         (pool(), "has no target ports"),
         (pool(*range(1, 10)), "has 9 target ports; 8 are the most"),
-        (pool(70000), "70000 is no port"),
+        (pool(70000), "70000 is not a port"),
         (pool(1, labels=None), "it has no matchLabels"),
         (pool(1, labels={}), "it has no matchLabels"),
         (pool(1, protocol="kubernetes.io/h2c"), "declares kubernetes.io/h2c"),

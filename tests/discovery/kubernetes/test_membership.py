@@ -137,7 +137,7 @@ async def test_addresses_that_no_worker_has_are_left_out_and_logged(
     world = MembershipWorld()
     await world.apply(end("http://169.254.169.254:1"), end())
     assert world.urls == [URL]
-    assert "169.254.169.254 is no address for a worker" in warnings(caplog)[0]
+    assert "169.254.169.254 is not an address for a worker" in warnings(caplog)[0]
     await world.world.roster.stop()
 
 

@@ -92,7 +92,7 @@ async def test_a_failure_is_logged_once_and_its_end_too(caplog: pytest.LogCaptur
         assert sum("500 refused with 500; its workers stay" in line for line in warnings(caplog)) == 1
         world.api.status = 0
         await until(lambda: world.watch.last_error is None)
-        assert [r.message for r in caplog.records if "in step again" in r.message]
+        assert [r.message for r in caplog.records if "watch recovered" in r.message]
         assert len(world.lists) == 1
 
 

@@ -77,7 +77,7 @@ def test_weights_decide() -> None:
 
 def test_filters_run_in_order_and_the_index_is_among_all_candidates() -> None:
     choice = choose(FilteredPolicy("mine", {"one": Only("bc"), "two": Only("ab")}, LeastLoad()))
-    assert (choice.index, choice.reason) == (1, "least work ahead, of 1 that are kept")
+    assert (choice.index, choice.reason) == (1, "least work ahead, of 1 workers left by the filters")
     assert [isnan(term) for term in choice.terms] == [True, False, True]
 
 
@@ -94,15 +94,18 @@ def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (ScoringPolicy("mine", {"s": (Says(1.0), 1)}, Max()), "scorer 's' gave 1 scores for 3 candidates"),
+        (
+            ScoringPolicy("mine", {"s": (Says(1.0), 1)}, Max()),
+            "scorer 's' returned 1 scores for 3 candidates",
+        ),
         (
             ScoringPolicy("mine", {"s": (Says(0, 1.5, 0), 1)}, Max()),
-            "scorer 's' gave 1.5, which is not from 0 to 1",
+            "scorer 's' returned 1.5, which is not from 0 to 1",
         ),
-        (ScoringPolicy("mine", {"s": (Says(0, float("nan"), 0), 1)}, Max()), "scorer 's' gave nan"),
+        (ScoringPolicy("mine", {"s": (Says(0, float("nan"), 0), 1)}, Max()), "scorer 's' returned nan"),
         (
             ScoringPolicy("mine", {"s": (Says(0, 0, 0), 1)}, type("P", (), {"pick": lambda *_: 3})()),
-            "the picker gave 3",
+            "the picker returned the index 3",
         ),
         (
             FilteredPolicy(
@@ -110,7 +113,7 @@ def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
             ),
             "filter 'f'",
         ),
-        (CheckedPolicy("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
+        (CheckedPolicy("mine", type("P", (), {"choose": lambda *_: -1})()), "it returned the index -1 for 3"),
     ],
 )
 def test_parts_with_invalid_results_are_named(policy: Policy, words: str) -> None:
@@ -121,12 +124,12 @@ def test_parts_with_invalid_results_are_named(policy: Policy, words: str) -> Non
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, "it answered None, neither an index nor a Choice"),
-        (True, "it answered True"),
-        (3, "it chose 3 of 3 candidates"),
-        (-1, "it chose -1 of 3 candidates"),
-        (Choice("0", "x"), "it chose '0' of 3 candidates"),  # type: ignore[arg-type]
-        (Choice(0, "x", (1.0,)), "it gave 1 terms for 3 candidates"),
+        (None, "it returned None, neither an index nor a Choice"),
+        (True, "it returned True"),
+        (3, "it returned the index 3 for 3 candidates"),
+        (-1, "it returned the index -1 for 3 candidates"),
+        (Choice("0", "x"), "it returned the index '0' for 3 candidates"),  # type: ignore[arg-type]
+        (Choice(0, "x", (1.0,)), "it returned 1 terms for 3 candidates"),
     ],
 )
 def test_invalid_choices_are_errors(answer: Any, words: str) -> None:
@@ -155,5 +158,5 @@ def test_a_twin_chooses_without_changing_the_policy() -> None:
 
 def test_a_filtered_policy_explains_its_inner_policy() -> None:
     assert FilteredPolicy("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
-    explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
-    assert FilteredPolicy("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]
+    explains = type("P", (), {"explain": lambda *_: [{"booked_s": 1.0}]})()
+    assert FilteredPolicy("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"booked_s": 1.0}]

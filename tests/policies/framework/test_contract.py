@@ -42,16 +42,16 @@ def first(query: Query, candidates: Sequence[Candidate], rng: random.Random) -> 
 
 
 BROKEN: dict[str, tuple[Choose, str]] = {
-    "one candidate is chosen": (lambda q, c, rng: 1, "it chose 1 of 1 candidates"),
-    "of many candidates one is chosen": (lambda q, c, rng: 0 if len(c) == 1 else len(c), "candidates"),
-    "a prompt that is not known is no trouble": (
+    "one candidate is chosen": (lambda q, c, rng: 1, "it returned the index 1 for 1 candidates"),
+    "one of many candidates is chosen": (lambda q, c, rng: 0 if len(c) == 1 else len(c), "candidates"),
+    "an unknown prompt is accepted": (
         lambda q, c, rng: int(0 / q.num_tokens),
         "ZeroDivisionError",
     ),
     "equal workers share the requests": (lambda q, c, rng: 0, "as [400, 0, 0, 0]; break ties with rng"),
-    "candidates are left as they are": (drops, "it changed the candidates"),
-    "the same rng gives the same choices": (by_chance_of_its_own, "draw chance from rng only"),
-    "the order of candidates means nothing": (first, "in another order gave another choice"),
+    "candidates are not changed": (drops, "it changed the candidates"),
+    "the same rng gives the same choices": (by_chance_of_its_own, "use rng alone for random numbers"),
+    "the order of candidates does not matter": (first, "in another order led to another choice"),
     DECLARED: (lambda q, c, rng: (q.prefix or 0) % len(c), "reads query.prefix"),
 }
 
@@ -90,13 +90,13 @@ class Part:
     ("kind", "answer", "fault"),
     [
         ("filter", lambda q, c: c[:2], None),
-        ("filter", lambda q, c: [*c, *c], "once each"),
+        ("filter", lambda q, c: [*c, *c], "each once"),
         ("scorer", lambda q, c: [0.5] * len(c), None),
-        ("scorer", lambda q, c: [0.5], "it gave 1 scores for 2 candidates"),
-        ("scorer", lambda q, c: [2.0] * len(c), "it gave 2.0, which is not from 0 to 1"),
+        ("scorer", lambda q, c: [0.5], "it returned 1 scores for 2 candidates"),
+        ("scorer", lambda q, c: [2.0] * len(c), "it returned 2.0, which is not from 0 to 1"),
         ("picker", lambda s, rng: rng.randrange(len(s)), None),
-        ("picker", lambda s, rng: len(s), "it picked 1 of 1 scores"),
-        ("picker", lambda s, rng: None, "it picked None of 1 scores"),
+        ("picker", lambda s, rng: len(s), "it returned the index 1 for 1 scores"),
+        ("picker", lambda s, rng: None, "it returned the index None for 1 scores"),
     ],
 )
 def test_parts_are_checked(kind: Kind, answer: Callable[..., Any], fault: str | None) -> None:

@@ -161,8 +161,8 @@ def test_a_twin_has_its_own_counts() -> None:
 def test_a_guard_explains_the_costs_of_its_policy() -> None:
     watched = Watched()
     assert watched.guard.explain(QUERY, SOME) == [{}, {}]
-    watched.policy.explain = lambda query, some: [{"ahead_s": 1.0}] * len(some)  # type: ignore[attr-defined]
-    assert watched.guard.explain(QUERY, SOME) == [{"ahead_s": 1.0}] * 2
+    watched.policy.explain = lambda query, some: [{"booked_s": 1.0}] * len(some)  # type: ignore[attr-defined]
+    assert watched.guard.explain(QUERY, SOME) == [{"booked_s": 1.0}] * 2
 
 
 def test_the_faulty_line_is_logged() -> None:

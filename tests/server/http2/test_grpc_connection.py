@@ -225,8 +225,8 @@ def test_a_message_that_comes_too_slowly_ends_its_call() -> None:
     assert 1 not in messages_of(side.out), "each has its time"
     side.timers.pop().callback()
     side.take()
-    assert side.status(1) == "4 the rest of a message comes too slowly"
-    assert side.handlers[0].events == ["aborted: the rest of a message comes too slowly"]
+    assert side.status(1) == "4 the rest of a message arrives too slowly"
+    assert side.handlers[0].events == ["aborted: the rest of a message arrives too slowly"]
     assert list(side.grpc.http2.streams) == [3, 5] and side.bodies.num_bytes == side.grpc.num_partial == 40
     side.feed(data(3, bytes(256 - 35) + begun))
     side.timers.pop().callback()

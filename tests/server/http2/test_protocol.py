@@ -145,7 +145,7 @@ def test_a_lost_connection_aborts_its_calls(world: ProtocolWorld) -> None:
 def test_faults_are_reported_once_and_close_the_connection(world: ProtocolWorld) -> None:
     world.transport.feed(b"GET / HTTP/1.1\r\n\r\n", b"more")
     assert world.transport.end == "closed"
-    assert world.faults == [("peer", b"GET / HTTP/1.1\r\n\r\n", "the first bytes are no HTTP/2 preface")]
+    assert world.faults == [("peer", b"GET / HTTP/1.1\r\n\r\n", "the first bytes are not an HTTP/2 preface")]
 
 
 def test_a_client_that_does_not_begin_is_closed(world: ProtocolWorld) -> None:

@@ -91,7 +91,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{- /* The Secrets to be mounted, as a list in YAML; an empty list where there are none. */ -}}
+{{- /* The Secrets to mount, as a list in YAML; empty without any. */ -}}
 {{- define "kvgate.secrets" -}}
 {{- $every := list
   (dict "name" "keys" "secret" .Values.keys.secret "path" "/etc/kvgate-keys")

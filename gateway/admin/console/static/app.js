@@ -66,7 +66,7 @@ function Login({ onDone }) {
 function Stale() {
   const link = useLink();
   if (link.lostAt === null) return null;
-  return html`<p class="banner" role="status">The gateway does not answer. What you see is as of ${clock(link.lostAt / 1000)}, ${ago(link.lostAt / 1000)} ago; connecting again.</p>`;
+  return html`<p class="banner" role="status">The gateway does not answer. The figures are of ${clock(link.lostAt / 1000)}, ${ago(link.lostAt / 1000)} ago; connecting again.</p>`;
 }
 
 function Side({ here, session, onLogout }) {

@@ -10,7 +10,7 @@ export function Cache() {
   if (!losses.data || !index.data || !checks.data) return html`<${Head} title="Cache" /><${Trouble} error=${losses.error ?? index.error ?? checks.error} /><p class="empty">Waiting for the first answer…</p>`;
   const { data } = losses;
   const again = data.causes.reduce((sum, c) => sum + c.recomputed_tokens, 0);
-  return html`<${Head} title="Cache" about="Where prompt tokens were computed although they had been computed before, and what is known of each worker's cache." />
+  return html`<${Head} title="Cache" about="Prompt tokens that were computed again, by cause, and how much of each worker's cache is known." />
     <div class="tiles">
       <${Tile} name="Computed" sub="prompt tokens since the start">${short(data.computed_tokens)}<//>
       <${Tile} name="Never seen before" sub="no cache could have had them">${percent(ratio(data.new_tokens, data.computed_tokens))}<//>
@@ -34,7 +34,7 @@ function Causes({ causes, again }) {
 function Known({ workers }) {
   const columns = [
     { id: "worker", name: "Worker", by: (w) => w.worker, cell: (w) => html`<span class="one">${w.worker}</span>` },
-    { id: "blocks", name: "Blocks", num: true, about: "That its events report", by: (w) => w.blocks, cell: (w) => count(w.blocks) },
+    { id: "blocks", name: "Blocks", num: true, about: "Reported by its events", by: (w) => w.blocks, cell: (w) => count(w.blocks) },
     { id: "assumed", name: "Assumed", num: true, about: "From answers", by: (w) => w.assumed_blocks, cell: (w) => count(w.assumed_blocks) },
     { id: "stored", name: "Stored", num: true, by: (w) => w.applied.stored_blocks, cell: (w) => short(w.applied.stored_blocks) },
     { id: "removed", name: "Removed", num: true, by: (w) => w.applied.removed_blocks, cell: (w) => short(w.applied.removed_blocks) },
@@ -50,23 +50,23 @@ function Largest({ losses }) {
     { id: "tokens", name: "Tokens", num: true, by: (l) => l.recomputed_tokens ?? 0, cell: (l) => count(l.recomputed_tokens ?? 0) },
     { id: "requests", name: "Requests", num: true, by: (l) => l.recomputed_requests ?? 0, cell: (l) => count(l.recomputed_requests ?? 0) },
     { id: "worker", name: "Computed by", cell: (l) => l.worker ?? "–" },
-    { id: "holder", name: "Held by", cell: (l) => l.holder ?? "–" },
-    { id: "broken", name: "Prompt left the cached one at", cell: (l) => html`<span class="one">${where(l.prefix_break)}</span>` },
+    { id: "holder", name: "Cached at", cell: (l) => l.holder ?? "–" },
+    { id: "broken", name: "Prefix break", cell: (l) => html`<span class="one">${where(l.prefix_break)}</span>` },
     { id: "latest", name: "Latest", cell: (l) => (l.latest_decision_id ? html`<a href=${`#decisions/${encodeURIComponent(l.latest_decision_id)}`}>decision</a>` : "") },
   ];
-  return html`<${Panel} title="Largest losses"><${Table} caption="Largest losses" columns=${columns} rows=${losses} keyOf=${(l) => l.id} height=${40} initial=${{ id: "tokens", down: true }} empty="There are none." /><//>`;
+  return html`<${Panel} title="Largest losses"><${Table} caption="Largest losses" columns=${columns} rows=${losses} keyOf=${(l) => l.id} height=${40} initial=${{ id: "tokens", down: true }} empty="No losses." /><//>`;
 }
 
 function Checks({ workers }) {
   const columns = [
     { id: "worker", name: "Worker", by: (w) => w.worker, cell: (w) => html`<span class="one">${w.worker}</span>` },
-    { id: "tokens", name: "Tokens of prompts", by: (w) => w.token_parity, cell: (w) => html`<${Chip} kind=${w.token_parity === "agree" ? "good" : "bad"}>${w.token_parity}<//>` },
+    { id: "tokens", name: "Token parity", by: (w) => w.token_parity, cell: (w) => html`<${Chip} kind=${w.token_parity === "agree" ? "good" : "bad"}>${w.token_parity}<//>` },
     { id: "compared", name: "Compared", num: true, by: (w) => w.compared, cell: (w) => count(w.compared) },
     { id: "unknown", name: "Unknown", num: true, about: "Answers with more cached than kvgate can know", by: (w) => w.unknown, cell: (w) => count(w.unknown) },
-    { id: "right", name: "Right", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
+    { id: "right", name: "Exact", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
     { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_absolute_error_tokens, cell: (w) => (w.mean_absolute_error_tokens === null ? "–" : short(w.mean_absolute_error_tokens)) },
     { id: "confidence", name: "Confidence", num: true, by: (w) => w.confidence, cell: (w) => percent(w.confidence) },
-    { id: "causes", name: "Wrong because of", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
+    { id: "causes", name: "Mispredictions by cause", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
   ];
   return html`<${Panel} title="Verification" about="Predicted cached tokens beside those that engines report"><${Table} caption="Verification" columns=${columns} rows=${workers} keyOf=${(w) => w.worker} height=${40} initial=${{ id: "worker", down: false }} /><//>`;
 }

@@ -3,10 +3,10 @@ import { Bar, Chip, Head, Panel, Table, Tile, Trouble, ask, clock, count, html, 
 
 const MOST = 10_000;
 const TERMS = {
-  start_s: "its usual time before prefill", ahead_s: "prefill of requests ahead", own_s: "prefill of this prompt", fetch_s: "fetching offloaded blocks",
-  full_s: "waiting for room", price_s: "what this costs others", running_s: "running requests", harm_s: "delay of running requests", evict_s: "blocks it would evict",
+  start_s: "its usual time before prefill", booked_s: "prefill of requests ahead", prefill_s: "prefill of this prompt", fetch_s: "fetching offloaded blocks",
+  wait_s: "waiting for room", price_s: "what this costs others", running_s: "running requests", slowdown_s: "delay of running requests", evict_s: "blocks it would evict",
 };
-const COLORS = { start_s: 7, ahead_s: 2, own_s: 0, fetch_s: 4, full_s: 3, price_s: 1, running_s: 6, harm_s: 5, evict_s: 3 };
+const COLORS = { start_s: 7, booked_s: 2, prefill_s: 0, fetch_s: 4, wait_s: 3, price_s: 1, running_s: 6, slowdown_s: 5, evict_s: 3 };
 
 const COLUMNS = [
   { id: "at", name: "Time", by: (r) => r.at, cell: (r) => clock(r.at) },
@@ -18,7 +18,7 @@ const COLUMNS = [
   { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.reported_cached_tokens, r.prompt_tokens), cell: (r) => (r.reported_cached_tokens === null ? "–" : html`${percent(ratio(r.reported_cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_cached_tokens, r.prompt_tokens))}</span>`) },
   { id: "ttft", name: "TTFT", num: true, about: "Measured, and predicted", by: (r) => r.ttft_s, cell: (r) => html`${seconds(r.ttft_s)} <span class="muted">/ ${seconds(r.predicted_ttft_s)}</span>` },
   { id: "total", name: "Total", num: true, by: (r) => r.total_s, cell: (r) => seconds(r.total_s) },
-  { id: "status", name: "Outcome", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.result === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.result === "ended" ? "" : ` ${r.result}`}<//>` },
+  { id: "status", name: "Result", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.result === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.result === "ended" ? "" : ` ${r.result}`}<//>` },
 ];
 
 export const Decisions = ({ rest }) => (rest ? html`<${One} key=${rest} id=${decodeURIComponent(rest)} />` : html`<${List} />`);
@@ -49,7 +49,7 @@ function List() {
       <button class="btn" aria-expanded=${isAsking} onClick=${() => setAsking(!isAsking)}>Explain a prompt</button>
     <//>
     ${isAsking ? html`<${Explain} />` : null}
-    <section class="panel" aria-label="Requests"><${Table} caption="Requests" columns=${COLUMNS} rows=${found ?? rows} keyOf=${(r) => r.id} height=${40} tall onOpen=${(r) => { location.hash = `decisions/${encodeURIComponent(r.id)}`; }} empty=${text ? "No request has that in its id; the latest 10,000 are kept." : "No request has ended yet."} /></section>`;
+    <section class="panel" aria-label="Requests"><${Table} caption="Requests" columns=${COLUMNS} rows=${found ?? rows} keyOf=${(r) => r.id} height=${40} tall onOpen=${(r) => { location.hash = `decisions/${encodeURIComponent(r.id)}`; }} empty=${text ? "No request id matches; the gateway keeps the latest 10,000." : "No request has ended yet."} /></section>`;
 }
 
 function Explain() {
@@ -91,11 +91,11 @@ function Record({ record }) {
       <${Tile} name="TTFT, predicted" sub=${record.policy}>${seconds(record.predicted_ttft_s)}<//>
       <${Tile} name="TTFT, measured" sub=${outcome ? `${outcome.result}, status ${outcome.status}` : "not ended"}>${seconds(outcome?.ttft_s)}<//>
     </div>
-    <${Panel} title=${`${candidates.length} ${candidates.length === 1 ? "candidate" : "candidates"}`} about=${terms.length ? "Seconds that each would have cost; the lowest is chosen." : `The policy ${record.policy} explains no costs.`}>
+    <${Panel} title=${`${candidates.length} ${candidates.length === 1 ? "candidate" : "candidates"}`} about=${terms.length ? "Cost of each in seconds; the lowest is chosen." : `The policy ${record.policy} explains no costs.`}>
       <ul class="legend">${terms.map((term) => html`<li key=${term}><i class=${`s${COLORS[term]}`}></i>${TERMS[term]}</li>`)}</ul>
       <${Table} caption="Candidates" columns=${candidateColumns(record, terms, most, best)} rows=${candidates} keyOf=${(c) => c.worker} chosen=${(c) => c.worker === record.worker} />
     <//>
-    ${record.split ? html`<${Panel} title="Prefill on another worker" about=${record.split.reason}><dl class="facts body"><dt>Prefill worker</dt><dd>${record.split.prefill_worker ?? "none"}</dd><dt>TTFT with it</dt><dd>${seconds(record.split.split_s)}</dd><dt>TTFT without</dt><dd>${seconds(record.split.direct_s)}</dd></dl><//>` : null}`;
+    ${record.disaggregation ? html`<${Panel} title="Prefill on another worker" about=${record.disaggregation.reason}><dl class="facts body"><dt>Prefill worker</dt><dd>${record.disaggregation.prefill_worker ?? "none"}</dd><dt>TTFT with it</dt><dd>${seconds(record.disaggregation.disaggregated_ttft_s)}</dd><dt>TTFT without</dt><dd>${seconds(record.disaggregation.direct_ttft_s)}</dd></dl><//>` : null}`;
 }
 
 function candidateColumns(record, terms, most, best) {

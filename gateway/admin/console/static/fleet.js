@@ -23,14 +23,14 @@ const of = (row, value, show) => (row.traffic ? show(value) : "–");
 const COLUMNS = [
   { id: "worker", name: "Worker", by: (r) => r.id, cell: (r) => html`<strong class="one" title=${r.id}>${r.id}</strong><span class="two" title=${r.models.join(", ")}>${[r.engine, r.models.join(", "), r.endpoint.role === "both" ? null : r.endpoint.role].filter(Boolean).join(" · ") || "not known yet"}</span>` },
   { id: "state", name: "State", by: (r) => r.state, cell: (r) => html`<${Chip} kind=${STATES[r.state]}>${r.state.replace("_", "-")}<//><span class="two" title=${r.reason}>${r.reason ?? (r.since ? `for ${ago(r.since)}` : "")}</span>` },
-  { id: "stream", name: "Cache events", about: "What is known of its cache", by: (r) => r.stream, cell: (r) => {
+  { id: "stream", name: "Cache events", about: "How much of its cache is known", by: (r) => r.stream, cell: (r) => {
       const [kind, name] = STREAMS[r.stream] ?? ["", "none"];
       return html`<${Chip} kind=${kind}>${name}<//><span class="two" title=${r.blind?.reason}>${r.blind?.reason ?? (r.predictions?.compared ? `confidence ${percent(r.predictions.confidence)}` : "")}</span>`;
     } },
   { id: "load", name: "Running", num: true, about: "Requests that run, and wait, as the engine reports", by: (r) => r.running, cell: (r) => of(r, r.running, (n) => n === null ? "–" : html`${n}<span class="two">${r.waiting ? `${r.waiting} waiting` : "none wait"}</span>`) },
   { id: "kv", name: "Cache used", num: true, by: (r) => r.kv_usage, cell: (r) => of(r, r.kv_usage, (x) => x === null ? "–" : html`${percent(x)}<${Bar} warns share=${x} label=${`cache used: ${percent(x)}`} />`) },
   { id: "booked", name: "Booked", num: true, about: "Prompt tokens booked and not computed", by: (r) => r.booked_tokens, cell: (r) => of(r, r.booked_tokens, short) },
-  { id: "speed", name: "Prefill/s", num: true, about: "Prompt tokens that it computes in a second, as learnt", by: (r) => r.prefill_tokens_per_s, cell: (r) => of(r, r.prefill_tokens_per_s, short) },
+  { id: "speed", name: "Prefill/s", num: true, about: "Prompt tokens per second, as learnt", by: (r) => r.prefill_tokens_per_s, cell: (r) => of(r, r.prefill_tokens_per_s, short) },
   { id: "ttft", name: "TTFT p50", num: true, about: "Time to first token since the start of the gateway", by: (r) => r.p90, cell: (r) => of(r, r.p50, (x) => (x === null ? "–" : html`${seconds(x)}<span class="two">p90 ${seconds(r.p90)}</span>`)) },
   { id: "hit", name: "Hit rate", num: true, about: "Cached prompt tokens: reported by the engine, and predicted", by: (r) => r.reported, cell: (r) => of(r, r.reported, (x) => html`${percent(x)}<span class="two">predicted ${percent(r.predicted)}</span>`) },
   { id: "ejections", name: "Ejected", num: true, about: "How often it was ejected", by: (r) => r.num_ejections, cell: (r) => of(r, r.num_ejections, (n) => (n ? `${n} ×` : "never")) },
@@ -51,7 +51,7 @@ export function Fleet({ session, onLogin }) {
       <label><span class="visually-hidden">State</span><select class="field" value=${state} onChange=${(e) => setState(e.target.value)}><option value="">all states</option>${[...new Set(rows.map((r) => r.state))].sort().map((s) => html`<option key=${s} value=${s}>${s.replace("_", "-")}</option>`)}</select></label>
     <//>
     <${Totals} rows=${rows} />
-    <section class="panel" aria-label="Workers"><${Table} caption="Workers" columns=${COLUMNS} rows=${shown} keyOf=${(r) => r.key} onOpen=${(r) => setOpen(r.key)} initial=${{ id: "worker", down: false }} tall empty=${rows.length ? "No worker is like that." : "There are no workers yet."} /></section>
+    <section class="panel" aria-label="Workers"><${Table} caption="Workers" columns=${COLUMNS} rows=${shown} keyOf=${(r) => r.key} onOpen=${(r) => setOpen(r.key)} initial=${{ id: "worker", down: false }} tall empty=${rows.length ? "No worker matches." : "No workers yet."} /></section>
     <${Removed} removed=${fleet.removed} />
     ${chosen ? html`<${Worker} row=${chosen} session=${session} onLogin=${onLogin} onClose=${() => setOpen(null)} />` : null}`;
 }
@@ -77,7 +77,7 @@ function Removed({ removed }) {
     { id: "reason", name: "Reason", wrap: true, cell: (g) => g.reason },
     { id: "at", name: "When", num: true, by: (g) => g.at, cell: (g) => `${clock(g.at)}, ${ago(g.at)} ago` },
   ];
-  return html`<${Panel} title="Removed lately"><${Table} caption="Removed workers" columns=${columns} rows=${removed} keyOf=${(g) => g.url + g.at} height=${40} initial=${{ id: "at", down: true }} /><//>`;
+  return html`<${Panel} title="Recently removed"><${Table} caption="Removed workers" columns=${columns} rows=${removed} keyOf=${(g) => g.url + g.at} height=${40} initial=${{ id: "at", down: true }} /><//>`;
 }
 
 // What may be done with an endpoint: question, method and path.
@@ -96,10 +96,10 @@ function Worker({ row, session, onLogin, onClose }) {
     ["Address", endpoint.url], ["Engine", [endpoint.engine, endpoint.version].filter(Boolean).join(" ")], ["Models", row.models.join(", ")],
     ["State", [row.state.replace("_", "-"), row.reason].filter(Boolean).join(": ")], ["Since", row.since ? `${clock(row.since)}, ${ago(row.since)} ago` : ""],
     ["Cache events", row.stream], ["Reason that not all is known", row.blind?.reason], ["Proven, adopted, disproven blocks", row.blind ? [row.blind.proven_blocks, row.blind.adopted_orphan_blocks, row.blind.disproven_blocks].map(count).join(", ") : ""],
-    ["Cache", row.cache_blocks ? `${count(row.cache_blocks)} blocks of ${row.block_size} tokens` : ""], ["Right predictions lately", row.predictions?.compared ? percent(row.predictions.exact_share, 1) : ""],
+    ["Cache", row.cache_blocks ? `${count(row.cache_blocks)} blocks of ${row.block_size} tokens` : ""], ["Exact predictions lately", row.predictions?.compared ? percent(row.predictions.exact_share, 1) : ""],
     ["Requests sent", row.traffic ? count(row.traffic.requests) : ""], ["Failed", row.traffic ? count(row.failed_requests) : ""],
     ["Ejections", Object.entries(row.ejections ?? {}).map(([reason, n]) => `${n} × ${reason}`).join(", ")],
-    ["Not used for", Object.entries(row.unusable_models ?? {}).map(([name, reason]) => `${name}: ${reason}`).join("; ")],
+    ["Unusable models", Object.entries(row.unusable_models ?? {}).map(([name, reason]) => `${name}: ${reason}`).join("; ")],
     ["Last probe failed", endpoint.last_error],
   ].filter(([, value]) => value);
   const act = async () => {

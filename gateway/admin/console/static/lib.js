@@ -64,7 +64,7 @@ export function useLive(topics, onData) {
     let source, timer, opened, heard = Date.now(), ended = false;
     const open = () => {
       opened = Date.now();
-      source = new EventSource(`admin/events?of=${topics || "none"}`);
+      source = new EventSource(`admin/events?topics=${topics || "none"}`);
       source.addEventListener("tick", () => { heard = Date.now(); note(true); });
       for (const topic of topics.split(","))
         source.addEventListener(topic, (event) => {

@@ -32,7 +32,7 @@ export function Scaling() {
 function Removals({ group }) {
   const columns = [
     { id: "worker", name: "Worker", cell: (r) => html`<span class="mono one" title=${r.worker}>${r.worker}</span>` },
-    { id: "own", name: "Tokens cached nowhere else", num: true, cell: (r) => (r.own_cache_tokens === null ? "not known" : short(r.own_cache_tokens)) },
+    { id: "own", name: "Tokens cached nowhere else", num: true, cell: (r) => (r.unique_cached_tokens === null ? "not known" : short(r.unique_cached_tokens)) },
   ];
   const about = group.remove.length > SHOWN ? `The ${SHOWN} of ${count(group.remove.length)} workers that cost least to lose` : "The cheapest first";
   return html`<${Panel} title=${`To remove first: ${group.model}, ${group.role}`} about=${about}><${Table} caption=${`To remove first: ${group.id}`} columns=${columns} rows=${group.remove.slice(0, SHOWN)} keyOf=${(r) => r.worker} height=${40} /><//>`;

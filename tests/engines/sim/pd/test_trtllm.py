@@ -38,7 +38,7 @@ async def test_context_then_generation_gives_the_answer_of_one_worker(
     first, follows = await generation(http, prefill)
     params = first["choices"][0]["disaggregated_params"]
     assert (params["ctx_request_id"], params["disagg_request_id"]) == (42, 42)
-    assert first["usage"]["completion_tokens"] == 1, "whatever its length was to be"
+    assert first["usage"]["completion_tokens"] == 1, "whatever length it asked for"
     status, answer = await post(http, decode, **follows)
     _, whole = await post(http, alone, return_token_ids=True)
     assert (status, text_of(answer)) == (200, text_of(whole))

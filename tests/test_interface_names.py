@@ -1,0 +1,100 @@
+"""Names that operators read and write: fields of the admin API, decision records, log lines and recordings,
+metrics, labels, span attributes, headers, options and states. None has a word of DIALECT in it."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.admin.endpoint_table import ADMIN_ROUTES
+from gateway.admin.fields import View
+from gateway.agent.config import AgentConfig
+from gateway.config import Config
+from gateway.config.options import options
+from gateway.core.event_stream import StreamState
+from gateway.core.fleet import STATES
+from gateway.disaggregation.prefill_leg import PrefillFailure
+from gateway.models.loader import LoadState
+from gateway.observability.access_log import RequestLine
+from gateway.observability.cache_loss.attribution import LossCause
+from gateway.observability.recording import Recorded
+from gateway.observability.verification.misprediction import ErrorCause
+from gateway.parity.token_source import TokenSource
+from gateway.policies.framework import guard
+from gateway.processes.metric_reference import SPECS
+
+GATEWAY = Path(__file__).parent.parent / "gateway"
+DIALECT = re.compile(
+    r"abroad|alike|alone|a(?:new)|arms|ask(?:ed|er|s)|conduct|crowd|cut|fate|flow|gone|guard|hand(?:ed|s)|harm"
+    r"|heirs?|held|here|heritage|homes|how|keeper|lea(?:ve|ves|ving)|left|maker|n(?:obody)|nonsense|ours|own|pace"
+    r"|ramp|refus(?:als?|e|ed)|resting|said|seats|shel(?:f|ved)|sought|spilled|standing|t(?:ell|ells|old)|theirs"
+    r"|trials|turn|unasked|unheard|verdict|warm|way|wh(?:at|o|om|oever|ose|y)|witness|worst"
+)
+"""Words that say too little by themselves, or something else to operators. Say reason, result, source,
+remaining, rejected, paused, removed, in_flight."""
+CAUSES = {"kvgate_recomputed_prompt_tokens_total", "kvgate_mispredictions_total"}
+"""Metrics by typed causes, which the admin API names causes too; all else is a reason."""
+
+_KEY = re.compile(r'"([a-z][a-z0-9_]*)":')
+_ATTRIBUTE = re.compile(r'"(kvgate\.[a-z0-9_]+)"')
+_HEADER = re.compile(r"x-kvgate-[a-z-]+")
+_QUERY = re.compile(r'query(?:\.get\(|\[)"(\w+)"')
+
+
+def _found(pattern: re.Pattern[str], *paths: str) -> Iterator[str]:
+    for path in paths:
+        for source in sorted(GATEWAY.glob(path)):
+            yield from pattern.findall(source.read_text())
+
+
+def _views(view: type[View] = View) -> Iterator[type[View]]:
+    for each in view.__subclasses__():
+        yield from (each, *_views(each))
+
+
+def _fields(*structs: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for each in structs for field in msgspec.structs.fields(each)]
+
+
+def _states() -> list[str]:
+    enums = (StreamState, LoadState, TokenSource, LossCause, ErrorCause, PrefillFailure)
+    faults = (guard.RAISED, guard.INVALID, guard.LATE, guard.PAUSED)
+    return [*STATES, *faults, *(each.value for enum in enums for each in enum)]
+
+
+NAMES: Mapping[str, Callable[[], list[str]]] = {
+    "paths of the admin API": lambda: [each.path for each in ADMIN_ROUTES],
+    "declared fields of the admin API": lambda: _fields(*_views()),
+    "other fields of the admin API": lambda: [*_found(_KEY, "admin/**/*.py", "tenancy/admission/*.py")],
+    "parameters of the admin API": lambda: [*_found(_QUERY, "admin/**/*.py")],
+    "decision records": lambda: [*_found(_KEY, "routing/decision_log.py", "costs/*.py")],
+    "log lines": lambda: _fields(RequestLine),
+    "recordings": lambda: _fields(Recorded),
+    "metrics": lambda: [spec.name for spec in SPECS],
+    "labels": lambda: [label for spec in SPECS for label in spec.labels],
+    "span attributes": lambda: [*_found(_ATTRIBUTE, "observability/*.py")],
+    "headers": lambda: [*_found(_HEADER, "**/*.py")],
+    "options": lambda: [f"{each.path} {each.key}" for each in (*options(Config), *options(AgentConfig))],
+    "states and causes": _states,
+}
+
+
+@pytest.mark.parametrize("interface", NAMES)
+def test_names_have_no_word_of_the_dialect(interface: str) -> None:
+    names = NAMES[interface]()
+    assert names
+    found = [name for name in names if any(map(DIALECT.fullmatch, re.split(r"[^a-z0-9]+", name.lower())))]
+    assert not found, f"{interface}: {found}"
+
+
+def test_metrics_of_typed_causes_have_a_cause_and_all_others_a_reason() -> None:
+    assert {spec.name for spec in SPECS if "cause" in spec.labels} == CAUSES
+    assert {"cause", "reason"} <= {label for spec in SPECS for label in spec.labels}
+
+
+def test_results_are_labelled_in_one_form() -> None:
+    """Values of labels, as in `kind` of `kvgate_epp_events_total`, are words with underscores."""
+    counted = [*_found(re.compile(r'counts\["([^"]+)"\]'), "epp/*.py", "decide/*.py", "models/*.py")]
+    assert counted and [name for name in counted if not re.fullmatch(r"[a-z_]+", name)] == []
