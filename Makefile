@@ -104,7 +104,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python GATEWAY_WHEEL=$$(ls dist/*.whl) $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox tests/wheel
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
@@ -210,12 +210,13 @@ dist/.built: $(SOURCES) | $(VENV)/.installed-dev
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@touch $@
 
-# The last line lets it find loadtest, behind what the wheel holds.
-$(WHEEL_VENV)/.installed: dist/.built requirements.lock
+# It finds loadtest here, behind what the wheel holds; there `gateway` and `engines` are names of what is in the wheel.
+$(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	echo "$(CURDIR)" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	printf '%s\n' "$(CURDIR)" "import loadtest.wheel_names; loadtest.wheel_names.install()" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	$(WHEEL_VENV)/bin/python -P -m loadtest.wheel_names
 	@touch $@
 
 .venv-docs/.installed: requirements-docs.lock

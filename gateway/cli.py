@@ -104,9 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     picker.set_defaults(run=_epp)
     _add_check(commands)
     _add_config(commands)
-    agent = commands.add_parser(
-        "agent", help="run beside an engine: follow its cache, and serve it to gateways"
-    )
+    agent = commands.add_parser("agent", help="run beside an engine, and serve its cache's content")
     add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
     index = commands.add_parser("index", help="inspect, verify or drop the index in Redis")

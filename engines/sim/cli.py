@@ -1,4 +1,4 @@
-"""Command line of the simulated worker: `python -m engines.sim`, `kvgate sim`."""
+"""Command line of the simulated worker, `kvgate sim`."""
 
 import sys
 from collections.abc import Sequence

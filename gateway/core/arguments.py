@@ -61,7 +61,7 @@ class CommandParser(argparse.ArgumentParser):
             )
             self._end(f"there is no command {value}{near or f'; {listed}'}")
         name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
-        self._end(f"{name}: '{value}' is none of {', '.join(names)}{near}")
+        self._end(f"{name}: '{value}' is not one of {', '.join(names)}{near}")
 
     def _refuse(self, mistakes: Iterable[str]) -> None:
         if lines := [f"{self.prog}: {mistake}\n" for mistake in mistakes]:

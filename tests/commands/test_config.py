@@ -69,7 +69,7 @@ def test_mistakes_of_the_parts_are_named_beside_those_of_the_sources(
     ports = ("--worker", "http://10.0.0.1:8000#vents_port=1")
     code, _, err = ran(capsys, "test", *wrong, *ports)
     assert code == 2 and len(err.splitlines()) == 5
-    for words in ("--port: 'x'", "behind '#'", "no policy 'best'", "./no/dir is not", "/no/where"):
+    for words in ("--port: 'x'", "after '#'", "no policy 'best'", "./no/dir is not", "/no/where"):
         assert words in err
 
 

@@ -30,7 +30,10 @@ def parser(num_commands: int = 2) -> CommandParser:
         (["--pace", "show"], "prog: there is no --pace; see prog --help"),
         (["show", "--pase=slow"], "prog show: there is no --pase; did you mean --pace?"),
         (["show", "--pac", "slow", "f"], "prog show: there is no --pac; did you mean --pace?"),
-        (["show", "--pace", "lsow"], "prog show: --pace: 'lsow' is none of slow, quick; did you mean slow?"),
+        (
+            ["show", "--pace", "lsow"],
+            "prog show: --pace: 'lsow' is not one of slow, quick; did you mean slow?",
+        ),
         (["show", "f", "g"], "prog show: there is no g; see prog show --help"),
     ],
 )
