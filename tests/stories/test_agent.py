@@ -27,7 +27,7 @@ from gateway.replication.messages import AgentHello
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
 from tests.support.gateway_process import GatewayProcess, clean_environment, written
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 
 pytestmark = pytest.mark.process
@@ -48,9 +48,7 @@ async def agents(sims: list[Sim]) -> AsyncIterator[list[Sidecar]]:
     """An agent beside each engine, with EXACT streams."""
     running = [await start_agent(sim) for sim in sims]
     try:
-        async with asyncio.timeout(patience(10)):
-            while not all(map(is_exact, running)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: all(map(is_exact, running)))
         yield running
     finally:
         for agent in running:
