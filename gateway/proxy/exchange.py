@@ -362,7 +362,9 @@ class InferenceExchange(Execution):
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
             return self.fail(self.tries.gave_up("no other worker is up", context.log, self.log_id))
         context.metrics.retries["worker_busy" if is_busy else "worker_failed"] += 1
-        context.log.info("worker %s failed (%s); retrying request %s on another", worker, reason, self.log_id)
+        context.log.info(
+            "worker %s failed (%s); retrying request %s on another worker", worker, reason, self.log_id
+        )
         return None
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
