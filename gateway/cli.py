@@ -103,9 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     picker = _with_all_options(commands, "epp", "run the endpoint picker for Envoy, without the proxy")
     picker.set_defaults(run=_epp)
     _add_check(commands)
-    agent = commands.add_parser(
-        "agent", help="run beside an engine: follow its cache, and serve it to gateways"
-    )
+    _add_config(commands)
+    agent = commands.add_parser("agent", help="run beside an engine, and serve its cache's content")
     add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
     index = commands.add_parser("index", help="inspect, verify or drop the index in Redis")
@@ -141,6 +140,9 @@ def _add_pages(commands: Any) -> None:
     page.set_defaults(run=_options)
     metrics = commands.add_parser("metrics", help="print the metrics reference as Markdown")
     metrics.set_defaults(run=_metrics)
+    completion = commands.add_parser("completion", help="print a script for the completion of a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
+    completion.set_defaults(run=_completion)
 
 
 def _add_index(parser: Parser) -> None:
@@ -181,7 +183,8 @@ def _add_policy(parser: Parser) -> None:
     test = doing.add_parser(
         "test", help="run every check on a policy, or on all of a file; exit status 1 if one fails"
     )
-    test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
+    words = "everything in a Python file, or all that has a name (`list` shows them); else --policy is tested"
+    test.add_argument("what", nargs="?", metavar="FILE|NAME", help=words)
     for each in (listed, test):
         _add_options(each, ["policy"])
 
@@ -220,6 +223,21 @@ def _add_check(commands: Any) -> None:
     check.set_defaults(run=_check)
 
 
+def _add_config(commands: Any) -> None:
+    """Actions of `kvgate config` (`gateway/commands/config.py`)."""
+    parser = commands.add_parser("config", help="print the options in effect, or validate them")
+    doing = parser.add_subparsers(required=True, metavar="print|test", dest="action")
+    words = "print the options in effect and where each was given, without secrets"
+    shown = _with_all_options(doing, "print", words)
+    shown.add_argument("--format", choices=("toml", "json"), default="toml", help="of the output (toml)")
+    shown.add_argument("--given", action="store_true", help="leave out the options that have their default")
+    shown.set_defaults(run=_config_print)
+    words = "name every mistake of a configuration, without reaching a worker; exit status 2 if there is one"
+    tested = _with_all_options(doing, "test", words)
+    tested.set_defaults(run=_config_test)
+    shown.keeps_mistakes = tested.keeps_mistakes = True
+
+
 def _add_views(commands: Any) -> None:
     words = "show a running gateway's workers; exit status 1 if one is not active"
     status = commands.add_parser("status", help=words)
@@ -239,10 +257,10 @@ def _build() -> str:
 
 
 def _with_all_options(commands: Any, name: str, words: str) -> Parser:
-    usage = f"kvgate {name} [OPTION ...]"
     parser: Parser = commands.add_parser(
-        name, help=words, description=f"{words[0].upper()}{words[1:]}.", usage=usage, add_help=False
+        name, help=words, description=f"{words[0].upper()}{words[1:]}.", add_help=False
     )
+    parser.usage = f"{parser.prog} [OPTION ...]"
     parser.add_argument("-h", "--help", action=ShortHelp, struct=Config)
     parser.add_argument("--help-all", action="help", help="every option, in groups")
     _add_options(parser)
@@ -267,7 +285,9 @@ def _load(args: argparse.Namespace) -> Config:
 
 
 def _read(args: argparse.Namespace) -> ConfigReader[Config]:
-    return read({key: getattr(args, key, None) for key in by_key()}, path=args.config)
+    reader = read({key: getattr(args, key, None) for key in by_key()}, path=args.config)
+    reader.mistakes[:0] = getattr(args, "mistakes", [])
+    return reader
 
 
 def _serve(args: argparse.Namespace, load: Callable[[argparse.Namespace], Config] = _load) -> int:
@@ -302,18 +322,33 @@ def _process(file: int) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gateway.app.validation import mistakes_of
     from gateway.commands.check_run import check
     from gateway.redis.embedded import embedded
+
+    with embedded(_validated(args)) as config:
+        return run(lambda: check(config, is_dry_run=args.dry_run))
+
+
+def _validated(args: argparse.Namespace) -> Config:
+    from gateway.commands.config import validated
 
     reader = _read(args)
     config = reader.made()
     # What is logged of each model and worker as it joins is in the findings too.
     set_up("warning" if config.log.level == "info" else config.log.level, config.log.format)
-    if mistakes := [*args.mistakes, *reader.mistakes]:
-        raise ConfigErrors([*mistakes, *mistakes_of(config)])
-    with embedded(config) as config:
-        return run(lambda: check(config, is_dry_run=args.dry_run))
+    return validated(reader)
+
+
+def _config_print(args: argparse.Namespace) -> int:
+    from gateway.commands.config import show
+
+    return show(args, _read(args))
+
+
+def _config_test(args: argparse.Namespace) -> int:
+    _validated(args)
+    print("the configuration is valid")
+    return 0
 
 
 def _index(args: argparse.Namespace) -> int:
@@ -378,6 +413,13 @@ def _metrics(args: argparse.Namespace) -> int:
     from gateway.processes.metric_reference import page
 
     print(page(), end="")
+    return 0
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from gateway.commands.completion import script
+
+    print(script(_parser(), args.shell))
     return 0
 
 

@@ -125,7 +125,7 @@ def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:
     import gateway as library
 
     request = library.request("/v1/chat/completions", body)
-    prompt = gateway.prompts.tokenize(request)
+    prompt = gateway.parts.prompts.source.tokenize(request)
     ((_, hashes),) = gateway.router.asked_of(request, prompt)
     return gateway.index.overlap(hashes).get(worker, 0)
 

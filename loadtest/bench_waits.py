@@ -158,7 +158,7 @@ async def gateway_of(stack: AsyncExitStack, scenario: QueueScenario, sims: Seque
 
 def watch(gateway: Gateway, waits: Waits) -> None:
     """Note the estimate of each request that joins a queue, and its wait once it leaves."""
-    gate = gateway.dispatch.context.gate
+    gate = gateway.parts.requests.dispatch.context.gate
     assert gate is not None, "the scenario has a queue"
     queues, join, release = gate.queues, gate.queues.wait, gate.queues.go
     estimates: dict[int, tuple[float, float]] = {}

@@ -67,7 +67,7 @@ def slice_us(gateway: Gateway, key: str, num: int) -> float:
     responders = [Responder(client, http) for http in requests]
     began = time.thread_time()
     for http, responder in zip(requests, responders, strict=True):
-        gateway.api.handle(http, responder)
+        gateway.parts.api.api.handle(http, responder)
     took_s = time.thread_time() - began
     if not client.last.startswith(NO_WORKER):
         raise BenchError(f"the gateway answered {client.last!r}")

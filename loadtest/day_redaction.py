@@ -42,12 +42,12 @@ PAGES = (
 )
 CHATTY = """\
 import logging
-import gateway.proxy.intake as intake
-parse = intake.parse_request
+import gateway.requests.client_body as client_body
+parse = client_body.parse_request
 def chatty(path, body, *rest, **more):
     logging.getLogger("kvgate").info("got %s", body)
     return parse(path, body, *rest, **more)
-intake.parse_request = chatty
+client_body.parse_request = chatty
 def choose(query, candidates, rng):
     return 0
 """

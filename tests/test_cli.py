@@ -86,6 +86,23 @@ def test_version_is_printed_and_unknown_arguments_get_a_suggestion(
     assert capsys.readouterr().err == "kvgate policy test: there is no b.py; see kvgate policy test --help\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["srve", "--worker", "http://a:1"], "kvgate: there is no command srve; did you mean serve?"),
+        (["policy", "tets"], "kvgate policy: there is no command tets; did you mean test?"),
+        (["sim", "--prot", "1"], "kvgate sim: there is no --prot; did you mean --port?"),
+        (["replay", "--polcy", "x"], "kvgate replay: there is no --polcy; did you mean --policy?"),
+        (["status", "--gatway", "x"], "kvgate status: there is no --gatway; did you mean --gateway?"),
+    ],
+)
+def test_a_misspelt_command_or_flag_is_answered_with_the_nearest(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_of(*arguments) == 2
+    assert capsys.readouterr().err == f"{words}\n"
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     exit_of("--help")
     text = capsys.readouterr().out

@@ -45,6 +45,7 @@ def test_the_table_has_a_row_for_each_extension_point() -> None:
         "a route",
         "an option",
         "a metric",
+        "a component",
     ]
     assert {f"add {point}" for point in points} <= changes
 

@@ -32,9 +32,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/proto/kvgate/v1/external_scaler_pb2.py": "generated; tests/test_proto.py, tests/scaling",
     "gateway/server/http2/service.py": "types only",
     "gateway/server/http2/events.py": "types only; tests/server/http2/test_connection.py",
-    "gateway/app/grpc_ports.py": "tests/envoy runs all of it, before a real Envoy; tests/epp its parts",
     "gateway/config/epp.py": "tests/config/test_options.py reads every table",
-    "gateway/app/scaling.py": "tests/blackbox/test_scaling.py runs all of it",
     "gateway/config/scaling.py": "tests/config/test_options.py reads every table",
     "gateway/config/kubernetes.py": "tests/config/test_options.py reads every table",
     "gateway/index/base.py": "types only; the backends keep its promises in tests/index/contract.py",
@@ -51,9 +49,38 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/proxy/context.py": "tests/proxy/test_dispatch.py and test_exchange.py run all of it",
     "gateway/upstream/plan.py": "types only; tests/proxy and tests/disaggregation run each kind of plan",
     "gateway/processes/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
-    "gateway/app/gateway.py": "tests/blackbox, tests/stories/test_fleet.py, tests/test_library.py",
-    "gateway/app/workers.py": "tests/stories/test_worker.py, tests/blackbox/test_worker_tls.py",
-    "gateway/app/admin_wiring.py": "tests/admin/test_app.py asks for all of it",
+    "gateway/app/gateway_parts.py": "tests/blackbox, tests/stories; tests/app/test_component_list.py",
+    "gateway/app/component.py": "types only; tests/app/test_component_list.py",
+    "gateway/app/parts/adapters.py": "tests/commands/test_lora.py, tests/admin/test_lora.py",
+    "gateway/app/parts/api.py": "tests/blackbox/test_surface.py, tests/admin/test_explain.py",
+    "gateway/app/parts/cache_loss.py": "tests/stories/test_loss.py",
+    "gateway/app/parts/certificates.py": "tests/blackbox/test_tls.py",
+    "gateway/app/parts/credentials.py": "tests/blackbox/test_keys.py",
+    "gateway/app/parts/event_streams.py": "tests/stories/test_fleet.py, test_ownership.py",
+    "gateway/app/parts/fleet.py": "tests/stories/test_fleet.py",
+    "gateway/app/parts/front_door.py": "tests/blackbox",
+    "gateway/app/parts/grpc_ports.py": "tests/envoy runs all of it, before a real Envoy; tests/epp its parts",
+    "gateway/app/parts/index.py": "tests/app/test_index_backend.py, tests/stories/test_replica.py",
+    "gateway/app/parts/lifecycle.py": "tests/stories/test_worker.py",
+    "gateway/app/parts/listening_sockets.py": "tests/app/test_gateway.py",
+    "gateway/app/parts/open_requests.py": "tests/stories/test_flow.py, tests/stories/test_split.py",
+    "gateway/app/parts/policies.py": "tests/app/test_reconfigure.py, tests/blackbox/test_policies.py",
+    "gateway/app/parts/process_counts.py": "tests/blackbox/test_admin.py",
+    "gateway/app/parts/prompts.py": "tests/stories/test_model.py",
+    "gateway/app/parts/proofs.py": "tests/blackbox/test_sglang_limits.py",
+    "gateway/app/parts/recording.py": "tests/observability/test_recorder.py, tests/stories/test_trace.py",
+    "gateway/app/parts/reloads.py": "tests/stories/test_reload.py",
+    "gateway/app/parts/requests.py": "tests/blackbox, tests/stories/test_flow.py",
+    "gateway/app/parts/roster.py": "tests/stories/test_worker.py, tests/blackbox/test_worker_tls.py",
+    "gateway/app/parts/routing.py": "tests/stories/test_fleet.py, test_split.py",
+    "gateway/app/parts/scaling.py": "tests/blackbox/test_scaling.py runs all of it",
+    "gateway/app/parts/shared_bookings.py": "tests/stories/test_booking.py",
+    "gateway/app/parts/telemetry.py": "tests/stories/test_trace.py",
+    "gateway/app/parts/traffic.py": "tests/admin/console/test_traffic.py",
+    "gateway/app/parts/upstream.py": "tests/stories/test_worker.py",
+    "gateway/app/parts/verification.py": "tests/stories/test_verify.py",
+    "gateway/app/parts/worker_access.py": "tests/stories/test_worker.py, tests/blackbox/test_worker_tls.py",
+    "gateway/app/parts/worker_sources.py": "tests/blackbox/test_kubernetes.py",
     "gateway/commands/check_run.py": "tests/commands/test_check.py, and tests/stories/test_verify.py",
 }
 """Sources without a test file of their own, beside `__init__` and `__main__`, which contain no logic."""
@@ -79,7 +106,6 @@ ONE_THING_IN_TWO_ROOMS = {
     "fleet": "the known workers, and their twin in virtual time",
     "responses": "/v1/responses: its bodies, and its plans",
     "sglang": "SGLang's dialect of chats, and its prompts",
-    "workers": "/admin/workers, and the composition of all that looks after workers",
 }
 """File names that stand more than once below gateway/, and what they mean."""
 
@@ -172,13 +198,15 @@ def test_both_maps_of_the_house_name_every_room_and_no_other() -> None:
 
 def test_a_plain_noun_names_one_file() -> None:
     """A name that stands twice says nothing of a subject: it must be a part that many rooms have, or be about
-    one thing in both. Files of `config` are named for tables, and those of `commands` for commands."""
+    one thing in both. Files of `config` are named for tables, those of `commands` for commands, and those of
+    `app/parts` for the rooms that they put together."""
     places = defaultdict(list)
     for source in SOURCES:
         path = Path(source)
         if (
             path.parts[0] == "gateway"
             and path.parts[1] not in ("config", "commands")
+            and path.parts[1:-1] != ("app", "parts")
             and "_" not in path.stem
         ):
             places[path.stem].append(source)

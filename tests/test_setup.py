@@ -3,6 +3,7 @@
 import ast
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -20,6 +21,9 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any
     """Arguments of each call of `setuptools.setup`, which does nothing."""
     found: list[dict[str, Any]] = []
     monkeypatch.chdir(tmp_path)
+    for folder in ("kvgate", "gateway", "engines"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").write_text("from gateway.http import url\n")
     monkeypatch.setattr("setuptools.setup", lambda **arguments: found.append(arguments))
     monkeypatch.setattr("shutil.which", lambda command: f"/bin/{command}")
     monkeypatch.setattr("pathlib.Path.is_file", lambda path: True)
@@ -48,9 +52,9 @@ def test_a_wheel_compiles_where_a_compiler_is_there(
     monkeypatch.setattr("mypyc.build.mypycify", mypycify)
     (extension,) = built(calls)["ext_modules"]
     assert extension.optional, "a compiler that fails leaves the modules as they are"
-    assert "gateway/proxy/exchange.py" in asked and capsys.readouterr().err == ""
+    assert "build/sources/kvgate/gateway/proxy/exchange.py" in asked and capsys.readouterr().err == ""
     config = asked[0].removeprefix("--config-file=")
-    assert "gateway.*" in (tmp_path / config).read_text()
+    assert "kvgate.*" in (tmp_path / config).read_text()
 
 
 class Compiler:
@@ -142,11 +146,115 @@ def test_a_build_without_mypy_or_compiled_modules_says_so(
     assert capsys.readouterr().err == f"{LINE}GATEWAY_PURE is set\n"
 
 
-def test_an_editable_checkout_is_not_compiled(
-    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["editable_wheel", "sdist"])
+def test_an_editable_checkout_and_an_sdist_are_the_folders_as_they_are(
+    calls: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["setup.py", "editable_wheel"])
-    assert built(calls)["ext_modules"] == [] and capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "argv", ["setup.py", command])
+    arguments = built(calls)
+    assert arguments["ext_modules"] == [] and capsys.readouterr().err == ""
+    assert set(arguments["packages"]) == {"kvgate", "gateway", "engines"} and "package_dir" not in arguments
+
+
+def test_a_wheel_is_made_of_a_copy_below_kvgate(
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GATEWAY_PURE", "1")
+    (tmp_path / "build/sources/kvgate/gone").mkdir(parents=True)
+    arguments = built(calls)
+    assert set(arguments["packages"]) == {"kvgate", "kvgate.gateway", "kvgate.engines"}
+    copy = tmp_path / arguments["package_dir"][""] / "kvgate"
+    assert (copy / "engines/__init__.py").read_text() == "from kvgate.gateway.http import url\n"
+    assert not (copy / "gone").exists(), "a file that was deleted stays in no wheel"
+
+
+MODULE = '''"""from gateway import nothing."""
+
+from __future__ import annotations
+
+import engines
+import gateway as home
+import os, re
+from gateway.core import (
+    blocks,  # import gateway
+    worker as from_gateway,
+)
+from engines . sim import Sim; from gateway import request; import engines
+
+if True: import gateway.core as core
+
+
+def gateway_of(gateway: object, text: str = "import gateway") -> object:
+    from engines.vllm import Vllm as gateway
+
+    yield from gateway.engines(f"{gateway} from gateway import x")
+    raise ValueError(r"""
+from gateway import x
+""") from gateway.error
+'''
+BELOW = {
+    "import engines\n": "from kvgate import engines\n",
+    "import gateway as home": "import kvgate.gateway as home",
+    "from gateway.core import (": "from kvgate.gateway.core import (",
+    "from engines . sim import Sim; from gateway import request; import engines": (
+        "from kvgate.engines . sim import Sim; from kvgate.gateway import request; from kvgate import engines"
+    ),
+    "if True: import gateway.core as core": "if True: import kvgate.gateway.core as core",
+    "    from engines.vllm import Vllm as gateway": "    from kvgate.engines.vllm import Vllm as gateway",
+}
+
+
+@pytest.fixture
+def below_kvgate(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    monkeypatch.setattr(sys, "argv", ["setup.py", "egg_info"])
+    found: Callable[[str], str] = runpy.run_path(str(ROOT / "setup.py"))["below_kvgate"]
+    return found
+
+
+def test_imports_change_and_nothing_else(below_kvgate: Callable[[str], str]) -> None:
+    """Texts, comments, names of other things and the numbers of lines stay."""
+    expected = MODULE
+    for line, changed in BELOW.items():
+        assert line in expected
+        expected = expected.replace(line, changed, 1)
+    assert below_kvgate(MODULE) == expected
+    assert below_kvgate(expected) == expected
+
+
+@pytest.mark.parametrize("statement", ["import gateway.core", "import os, gateway", "import engines.sim, re"])
+def test_an_import_that_cannot_change_on_its_line_stops_the_build(
+    below_kvgate: Callable[[str], str], statement: str
+) -> None:
+    with pytest.raises(ValueError, match="line 2: import .*: import it with `from` or `as`"):
+        below_kvgate(f"import re\n{statement}\n")
+
+
+def test_each_module_of_the_checkout_changes_in_its_imports_only(below_kvgate: Callable[[str], str]) -> None:
+    """Compared as syntax trees: two readings of each file, one of tokens and one of the grammar."""
+    for folder in ("kvgate", "gateway", "engines"):
+        for path in (ROOT / folder).rglob("*.py"):
+            before, after = ast.parse(path.read_text()), ast.parse(below_kvgate(path.read_text()))
+            assert ast.dump(Below().visit(before), include_attributes=False) == ast.dump(after), path
+
+
+class Below(ast.NodeTransformer):
+    """The same change, by the grammar."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        if (node.module or "").split(".")[0] in ("gateway", "engines"):
+            node.module = f"kvgate.{node.module}"
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.Import | ast.ImportFrom:
+        (first, *_) = node.names
+        if first.name.split(".")[0] not in ("gateway", "engines"):
+            return node
+        if first.asname is None:
+            return ast.ImportFrom("kvgate", [first], 0)
+        return ast.Import([ast.alias(f"kvgate.{first.name}", first.asname)])
 
 
 def test_constants_of_compiled_modules_are_final() -> None:

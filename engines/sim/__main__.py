@@ -1,7 +1,8 @@
-"""Entry point of `python -m engines.sim`: one simulated worker on this machine."""
+"""Program of one simulated engine, the same as `kvgate sim`."""
 
 import sys
 
 from engines.sim.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,17 @@ from prometheus_client.registry import Collector
 from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
 from gateway.admin.console.traffic_history import INTERVAL_S, NUM_INTERVALS, TrafficHistory
-from gateway.admin.endpoint_table import bound
+from gateway.admin.endpoint_table import ADMIN_ROUTES, AdminRoute, bound
 from gateway.admin.explain import Preview
-from gateway.admin.workers import FleetAdmin, as_error, as_json
+from gateway.admin.workers import as_error, as_json
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
-from gateway.observability.cache_loss.observer import CacheLoss
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
 from gateway.proxy.api import Api, ready
 from gateway.routing.active_policy import ActivePolicy
-from gateway.routing.decision_log import DecisionLog
-from gateway.routing.router import Router
+from gateway.routing.decision_log import DecisionLog, PartsOf
 
 log = logging.getLogger("kvgate.admin")
 
@@ -47,98 +47,57 @@ class _Families(Collector):
         return self.families
 
 
-class Admin:
-    def __init__(
-        self,
-        *,
-        api: Api,
-        router: Router,
-        workers: FleetAdmin,
-        records: DecisionLog,
-        registry: CollectorRegistry,
-        losses: CacheLoss,
-        describe_tokenizer: Callable[[], Mapping[str, Any]],
-        describe_verify: Callable[[], Mapping[str, Any]],
-        describe_admission: Callable[[], Mapping[str, Any]],
-        describe_advice: Callable[[], Mapping[str, Any]],
-        policies: ActivePolicy,
-        preview: Preview,
-        reload: Callable[[], Awaitable[Mapping[str, Any]]],
-        traffic: TrafficHistory,
-    ) -> None:
-        self._traffic = traffic
-        self._api = api
-        self._router = router
-        self._fleet: Fleet = router.fleet
-        self._workers = workers
-        self._records = records
-        self._registry = registry
-        self._losses = losses
-        self._describe_tokenizer = describe_tokenizer
-        self._describe_verify = describe_verify
-        self._describe_admission = describe_admission
-        self._describe_advice = describe_advice
-        self._policies = policies
-        self._preview = preview
-        self._reload = reload
+def application(
+    handlers: Mapping[str, Handler], routes: Sequence[AdminRoute] = ADMIN_ROUTES
+) -> web.Application:
+    """Return the application of the admin port; `handlers` are by the names of their rows in `routes`. Raises
+    KeyError for one without a row."""
+    app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
+    app.add_routes(bound({**handlers, **console_handlers(handlers)}, routes))
+    add_streams(app)
+    return app
 
-    def handlers(self) -> dict[str, Handler]:
-        """Handlers by their name in the table (`admin/endpoint_table.py`)."""
-        return {
-            "health": self._health,
-            "ready": self._ready,
-            "metrics": self._metrics,
-            "index": self._index,
-            "blocks": self._blocks,
-            "tokenizer": self._tokenizer,
-            "cache_loss": self._cache_loss,
-            "verify": self._verify,
-            "admission": self._admission,
-            "advice": self._advice,
-            "policies": self._show_policies,
-            "reload_policies": self._reload_policies,
-            "reload_config": self._reload_config,
-            "explain": self._explain,
-            "decisions": self._recent,
-            "decision": self._decision,
-            "requests": self._latest_requests,
-            "traffic": self._show_traffic,
-        }
 
-    def app(self, more: Mapping[str, Handler] | None = None) -> web.Application:
-        """Return the application of the admin port, with the handlers of other parts in `more`."""
-        app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
-        handlers = {**self.handlers(), **self._workers.handlers(), **(more or {})}
-        app.add_routes(bound({**handlers, **console_handlers(handlers)}))
-        add_streams(app)
-        return app
+def shows(describe: Callable[[], Mapping[str, Any]]) -> Handler:
+    """Return a handler that answers with a description of now."""
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return as_json({"status": "alive"})
+    async def show(request: web.Request) -> web.Response:
+        return as_json(describe())
 
-    async def _ready(self, request: web.Request) -> web.Response:
+    return show
+
+
+def probe_handlers(fleet: Fleet, api: Api) -> dict[str, Handler]:
+    async def is_ready(request: web.Request) -> web.Response:
         try:
-            status, body = ready(self._fleet, request.query.get("model"), is_stopping=self._api.is_stopping)
+            status, body = ready(fleet, request.query.get("model"), is_stopping=api.is_stopping)
         except GatewayError as exc:
             return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
         return as_json(body, status)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    return {"health": shows(lambda: {"status": "alive"}), "ready": is_ready}
+
+
+def metrics_handlers(registry: CollectorRegistry) -> dict[str, Handler]:
+    async def show(request: web.Request) -> web.Response:
         """Answer /metrics: read at once, written in a thread, since a large fleet's page takes tens of
         milliseconds."""
-        page = await asyncio.to_thread(generate_latest, _Families(list(self._registry.collect())))
+        page = await asyncio.to_thread(generate_latest, _Families(list(registry.collect())))
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _index(self, request: web.Request) -> web.Response:
-        router = self._router
-        workers = [self._index_of(member) for member in self._fleet]
-        return as_json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
+    return {"metrics": show}
 
-    async def _blocks(self, request: web.Request) -> web.Response:
+
+def index_handlers(fleet: Fleet, index: Index, assumed: AssumedIndex) -> dict[str, Handler]:
+    def describe() -> Mapping[str, Any]:
+        workers = [_index_of(member, index, assumed) for member in fleet]
+        return {"index": repr(index), "assumed": repr(assumed), "workers": workers}
+
+    async def blocks(request: web.Request) -> web.Response:
         """Answer with a line for each block that a worker's events reported: its hash in decimal, in no
         order."""
-        name, index = request.match_info["worker"], self._router.index
-        worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
+        name = request.match_info["worker"]
+        worker = next((member.worker.id for member in fleet if member.worker.id == name), None)
         if worker is None:
             return as_error(404, f"no worker '{name}'; /admin/index lists the workers")
         if (num_blocks := index.num_blocks(worker)) > MAX_LISTED_BLOCKS:
@@ -147,85 +106,88 @@ class Admin:
             )
         return web.Response(text="".join(f"{block}\n" for block in index.blocks(worker)))
 
-    async def _tokenizer(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_tokenizer())
+    return {"index": shows(describe), "blocks": blocks}
 
-    async def _cache_loss(self, request: web.Request) -> web.Response:
-        return as_json(self._losses.describe())
 
-    async def _verify(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_verify())
-
-    async def _admission(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_admission())
-
-    async def _advice(self, request: web.Request) -> web.Response:
-        return as_json(self._describe_advice())
-
-    async def _show_policies(self, request: web.Request) -> web.Response:
-        return as_json(self._policies.describe())
-
-    async def _reload_policies(self, request: web.Request) -> web.Response:
+def policy_handlers(policies: ActivePolicy) -> dict[str, Handler]:
+    async def reload(request: web.Request) -> web.Response:
         """Reload the policy file; takes JSON only, and a request's body never contains code."""
         if request.content_type != "application/json":
             return as_error(415, "send a body of type application/json, such as {}")
         try:
-            await self._policies.reload()
+            await policies.reload()
         except ConfigError as exc:
             return as_error(400, str(exc))
-        return as_json(self._policies.describe())
+        return as_json(policies.describe())
 
-    async def _reload_config(self, request: web.Request) -> web.Response:
+    return {"policies": shows(policies.describe), "reload_policies": reload}
+
+
+def reload_handlers(reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> dict[str, Handler]:
+    async def handle(request: web.Request) -> web.Response:
         """Reload the configuration from the sources of the start, never from the request."""
-        return await reloaded(request, self._reload)
+        return await reloaded(request, reload)
 
-    async def _explain(self, request: web.Request) -> web.Response:
+    return {"reload_config": handle}
+
+
+def explain_handlers(preview: Preview) -> dict[str, Handler]:
+    async def explain(request: web.Request) -> web.Response:
         """Explain the decision for the request in the body, which is neither sent nor booked."""
         body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
         try:
-            explained = await self._preview.explain(body, request.query.get("path"), request.headers)
+            explained = await preview.explain(body, request.query.get("path"), request.headers)
         except GatewayError as exc:
             return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
         return as_json(explained)
 
-    async def _recent(self, request: web.Request) -> web.Response:
-        return as_json({"decisions": self._records.recent(MAX_RECENT)})
+    return {"explain": explain}
 
-    async def _decision(self, request: web.Request) -> web.Response:
-        record = self._records.explain(request.match_info["id"], self._policies.parts_of)
+
+def decision_handlers(records: DecisionLog, parts_of: PartsOf) -> dict[str, Handler]:
+    async def decision(request: web.Request) -> web.Response:
+        record = records.explain(request.match_info["id"], parts_of)
         if record is None:
             return as_error(404, "no such decision; the gateway keeps only the latest")
         return as_json(record)
 
-    async def _latest_requests(self, request: web.Request) -> web.Response:
+    async def requests(request: web.Request) -> web.Response:
         if (limit := _count(request, "limit", MAX_REQUESTS)) is None:
             return as_error(400, f"limit must be a number from 1 to {MAX_REQUESTS}")
-        return as_json({"requests": self._records.ended(limit, request.query.get("id", ""))})
+        return as_json({"requests": records.ended(limit, request.query.get("id", ""))})
 
-    async def _show_traffic(self, request: web.Request) -> web.Response:
+    recent = shows(lambda: {"decisions": records.recent(MAX_RECENT)})
+    return {"decisions": recent, "decision": decision, "requests": requests}
+
+
+def traffic_handlers(history: TrafficHistory) -> dict[str, Handler]:
+    async def show(request: web.Request) -> web.Response:
         if (limit := _count(request, "limit", NUM_INTERVALS)) is None:
             return as_error(400, f"limit must be a number from 1 to {NUM_INTERVALS}")
-        return as_json({"interval_s": INTERVAL_S, "intervals": self._traffic.latest(limit)})
+        return as_json({"interval_s": INTERVAL_S, "intervals": history.latest(limit)})
 
-    def _index_of(self, member: Member) -> dict[str, Any]:
-        worker = member.worker.id
-        applied = self._router.index.applied(worker)
-        return {
-            "worker": worker,
-            "stream": member.stream.value if member.stream else None,
-            "blocks": self._router.index.num_blocks(worker),
-            "assumed_blocks": self._router.assumed.num_kept(worker),
-            "pinned_blocks": self._router.assumed.num_pinned(worker),
-            "applied": {
-                "stored_blocks": applied.num_stored,
-                "removed_blocks": applied.num_removed,
-                "orphan_blocks": applied.num_orphans,
-                "unknown_removals": applied.num_unknown_removals,
-                "mismatched_events": applied.num_mismatched,
-                "unknown_events": applied.num_unknown_events,
-                "unplaced_blocks": dict(applied.unplaced),
-            },
-        }
+    return {"traffic": show}
+
+
+def _index_of(member: Member, index: Index, assumed: AssumedIndex) -> dict[str, Any]:
+    worker = member.worker.id
+    applied = index.applied(worker)
+    return {
+        "worker": worker,
+        "stream": member.stream.value if member.stream else None,
+        "blocks": index.num_blocks(worker),
+        "assumed_blocks": assumed.num_kept(worker),
+        "pinned_blocks": assumed.num_pinned(worker),
+        "applied": {
+            "stored_blocks": applied.num_stored,
+            "removed_blocks": applied.num_removed,
+            "orphan_blocks": applied.num_orphans,
+            "unknown_removals": applied.num_unknown_removals,
+            "mismatched_events": applied.num_mismatched,
+            "unknown_events": applied.num_unknown_events,
+            "unplaced_blocks": dict(applied.unplaced),
+        },
+    }
 
 
 def _count(request: web.Request, name: str, most: int) -> int | None:

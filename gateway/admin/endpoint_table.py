@@ -3,10 +3,11 @@
 An endpoint is one row here, a handler of its name (`handlers` in `app.py`, `workers.py`,
 `lora.py`, `auth.py`, `console/`), and the fields of its answer (`fields.py`, `request_fields.py`,
 `advice_fields.py`).
+Components may have rows of their own (`app/component.py`).
 `make docs` writes them to docs/reference/admin-api.md.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -149,12 +150,14 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
 )
 
 
-def bound(handlers: Mapping[str, Handler]) -> Iterator[web.RouteDef]:
+def bound(
+    handlers: Mapping[str, Handler], routes: Sequence[AdminRoute] = ADMIN_ROUTES
+) -> Iterator[web.RouteDef]:
     """Return the routes that have a handler. Raises KeyError for a handler without a row."""
-    unknown = handlers.keys() - {endpoint.name for endpoint in ADMIN_ROUTES}
+    unknown = handlers.keys() - {endpoint.name for endpoint in routes}
     if unknown:
         raise KeyError(f"handlers without a row in the table: {', '.join(sorted(unknown))}")
-    for endpoint in ADMIN_ROUTES:
+    for endpoint in routes:
         if handler := handlers.get(endpoint.name):
             method = web.get if endpoint.method == "GET" else partial(web.route, endpoint.method)
             yield method(endpoint.path, handler)  # HEAD goes with GET

@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteForbidden, UnknownRoute
-from gateway.core.route_table import CHAT, MODELS, OWN, ROUTES, route_of
-from gateway.core.spelling import shortened
-from gateway.core.worker import ServedModel
+from gateway.core.errors import MethodNotAllowed, RouteForbidden, UnknownRoute
+from gateway.core.route_table import CHAT, MODELS, OWN, ROUTES
 
 Methods = tuple[str, ...]
 
@@ -118,14 +116,3 @@ def _read(entry: str) -> tuple[str, str]:
     if path in OWN:
         raise ValueError(f"{path} is served by the gateway itself")
     return found[1] or "POST", path
-
-
-def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
-    """The model of a request that names none: a fleet of one model needs no name where the route has no
-    place for one. Raises ModelMissing."""
-    if route_of(path).names_model:
-        raise ModelMissing
-    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
-    if len({served[name].root for name in plain}) > 1:
-        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {shortened(served)}")
-    return plain[0] if plain else ""

@@ -17,7 +17,7 @@ from gateway.core.json_values import encode
 from gateway.core.rendering import Rendering
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import CHAT, RouteKind, route_of
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError, check_parts
 from gateway.tokenization.jinja_env import ENVIRONMENT
@@ -57,7 +57,7 @@ def as_chat(
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(RouteKind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:
-            made = parse_request(CHAT, encode(chat), known, salt=request.cache_salt)
+            made = parse_request(CHAT, encode(chat), known, BodyRules(salt=request.cache_salt))
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
         raise PromptError("a field has the wrong type", type(exc).__name__) from exc
     made.cache_salt, made.session = request.cache_salt, request.session

@@ -1,5 +1,6 @@
-"""Files that come with the simulated engine."""
+"""The simulated engine, and the files that come with it."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,13 @@ def simulate(arguments: Sequence[str]) -> int:
     from engines.sim.cli import main
 
     return main(arguments)
+
+
+def simulator_parser() -> argparse.ArgumentParser:
+    """Parser of `kvgate sim`."""
+    from engines.sim import cli
+
+    return cli.simulator_parser()
 
 
 def bundled_tokenizer() -> Path:

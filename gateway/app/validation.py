@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from engines import DEFAULT_CONNECTORS, ENGINES, KV_CONNECTORS
-from gateway.app.front_end import surface_of
-from gateway.app.grpc_ports import certificate_of
 from gateway.app.index_backend import backend_of
-from gateway.app.scaling import check_scaling
+from gateway.app.parts.client_surface import ClientSurfacePart
+from gateway.app.parts.grpc_ports import certificate_of
+from gateway.app.parts.scaling import check_scaling
 from gateway.bookings.shared_memory import shares_bookings
 from gateway.config import Config, replaced
 from gateway.config.secrets import worker_headers
@@ -45,7 +45,7 @@ CHECKS: tuple[Check, ...] = (
     lambda config: listening_tls(config.tls.cert_file, config.tls.key_file),
     certificate_of,
     check_scaling,
-    surface_of,
+    ClientSurfacePart,
     Credentials,
     lambda config: agents_of(with_tables(config)),
     backend_of,

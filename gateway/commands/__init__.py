@@ -7,6 +7,8 @@ explain  a decision, without sending     policy                  list and contra
 engine   the conformance test of one
 key      API keys                        lora                    adapters
 revocation   a key removed, and gateways asked for proof
+config   the options in effect, and their mistakes
+completion   of commands and flags, in a shell
 status   the fleet and a decision, for people
 admin_answer   what an admin API answers, and why it does not
 """

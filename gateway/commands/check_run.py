@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from gateway.app.gateway import Gateway
+from gateway.app.parts.worker_access import WorkerAccessPart
 from gateway.app.validation import mistakes_of
-from gateway.app.workers import inherit_settings
 from gateway.commands.check import Checker, Finding, check_all, pair_lines
 from gateway.commands.check_events import EventsCheck
 from gateway.config import Config
@@ -36,8 +36,8 @@ def _gateway_of(config: Config) -> Gateway:
 
 async def _looked_up(gateway: Gateway) -> tuple[list[str], list[Finding]]:
     """The URLs of all workers, and a finding for each URL that stands for several and has none."""
-    urls, without = [], []
-    for url in gateway.worker_urls:
+    urls, without, workers = [], [], gateway.parts.workers
+    for url in workers.urls:
         if not names_several(url):
             urls.append(url)
             continue
@@ -45,9 +45,9 @@ async def _looked_up(gateway: Gateway) -> tuple[list[str], list[Finding]]:
         if found.refusal:
             without.append(Finding(url, None, "", obstacle=found.refusal))
         for worker, role in found.workers:
-            inherit_settings(gateway, worker, url, found.server_name)
-            if declared := gateway.declared.roles.get(url, role):
-                gateway.declared.roles[worker] = declared
+            workers.inherit(worker, url, found.server_name)
+            if declared := workers.declared.roles.get(url, role):
+                workers.declared.roles[worker] = declared
             urls.append(worker)
     return list(dict.fromkeys(urls)), without
 
@@ -59,42 +59,51 @@ COMPLETIONS_NOTICE = (
 
 
 def _follow(
-    gateway: Gateway, session: ControlSession, worker: Worker, source: EventSource
+    workers: WorkerAccessPart, session: ControlSession, worker: Worker, source: EventSource
 ) -> AbstractAsyncContextManager[Followed]:
-    return following([worker], lambda worker: source, gateway.engines.named, session, gateway.worker_headers)
+    return following([worker], lambda worker: source, workers.engines.named, session, workers.headers)
 
 
 async def check(config: Config, *, is_dry_run: bool = False) -> int:
     """Print each worker's mode. Returns 1 if a worker is not reached, or makes other tokens than the local
     tokenizer."""
     gateway = _gateway_of(config)
-    if gateway.worker_urls and not is_dry_run:
-        print_lines(COMPLETIONS_NOTICE, to=sys.stderr)
-    timeout_s, headers = config.lifecycle.probe_timeout_s, gateway.worker_headers
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=timeout_s, headers=headers, access=gateway.access
-    ) as session:
-        checker = Checker(
-            session=session,
-            engines=gateway.engines,
-            source_of=lambda facts, rank: gateway.declared.event_source(
-                facts, rank, (config.events.port, config.events.replay_port)
-            ),
-            events=EventsCheck(gateway.reach_events, partial(_follow, gateway, session)),
-            has_tokenizer=gateway.catalog.has_tokenizer,
-            events_port=config.events.port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
-            tokens=gateway.catalog,
-            declared=gateway.declared,
-            eligibility=gateway.fleet.eligibility,
-            sends_completions=not is_dry_run,
-            ours_of=partial(LocalTokens, gateway.catalog, gateway.prompts),
-        )
-        urls, without = await _looked_up(gateway)
-        findings = [*await check_all(checker, urls), *without]
-    redis_answers = all([await sharing.print_check() for sharing in gateway.sharing])
-    gateway.close_context()
+    try:
+        findings, redis_answers = await _findings(gateway, is_dry_run=is_dry_run)
+    finally:
+        await gateway.stop(0)
     lines = [line for finding in findings for line in finding.lines()]
     lines += pair_lines(finding.worker for finding in findings)
     print_lines(*(lines or ["the configuration is valid; no --worker is given, so none was reached"]))
     return 0 if redis_answers and all(finding.is_good for finding in findings) else 1
+
+
+async def _findings(gateway: Gateway, *, is_dry_run: bool) -> tuple[list[Finding], bool]:
+    """Return what is found of each worker, and True if Redis answers or none is configured."""
+    config, workers, prompts = gateway.config, gateway.parts.workers, gateway.parts.prompts
+    if workers.urls and not is_dry_run:
+        print_lines(COMPLETIONS_NOTICE, to=sys.stderr)
+    timeout_s, headers = config.lifecycle.probe_timeout_s, workers.headers
+    async with ControlSession(
+        workers.tls, timeout_s=timeout_s, headers=headers, access=workers.access
+    ) as session:
+        checker = Checker(
+            session=session,
+            engines=workers.engines,
+            source_of=lambda facts, rank: workers.declared.event_source(
+                facts, rank, (config.events.port, config.events.replay_port)
+            ),
+            events=EventsCheck(gateway.parts.feeds.reach, partial(_follow, workers, session)),
+            has_tokenizer=prompts.catalog.has_tokenizer,
+            events_port=config.events.port,
+            reach_agent=partial(reach_agent, workers.agents, timeout_s=timeout_s),
+            tokens=prompts.catalog,
+            declared=workers.declared,
+            eligibility=gateway.fleet.eligibility,
+            sends_completions=not is_dry_run,
+            ours_of=partial(LocalTokens, prompts.catalog, prompts.source),
+        )
+        urls, without = await _looked_up(gateway)
+        findings = [*await check_all(checker, urls), *without]
+    shared = [each for each in (gateway.parts.index.shared, gateway.parts.bookings.bookings) if each]
+    return findings, all([await each.print_check() for each in shared])

@@ -31,7 +31,7 @@ async def run(args: argparse.Namespace, config: Config) -> int:
     try:
         report = await report_on(gateway, args.url, args.timeout_s)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
     if args.json:
         print_json(report.fields())
     else:
@@ -42,9 +42,10 @@ async def run(args: argparse.Namespace, config: Config) -> int:
 async def report_on(gateway: Gateway, url: str, timeout_s: float = TIMEOUT_S) -> Report:
     """Test a worker, with `timeout_s` for each question: the test ends however the worker hangs."""
     config = gateway.config
-    made = partial(ControlSession, gateway.worker_tls, headers=gateway.worker_headers, access=gateway.access)
+    access, prompts = gateway.parts.workers, gateway.parts.prompts
+    made = partial(ControlSession, access.tls, headers=access.headers, access=access.access)
     async with made() as session, made(timeout_s=min(timeout_s, PROBE_TIMEOUT_S)) as short:
-        probe = Probe(url, gateway.engines, short, {}, config.events.port)
+        probe = Probe(url, access.engines, short, {}, config.events.port)
         try:
             await probe.check_health()
             facts = await probe.facts()
@@ -55,15 +56,15 @@ async def report_on(gateway: Gateway, url: str, timeout_s: float = TIMEOUT_S) ->
 
         def source_of(worker: Worker) -> EventSource | None:
             ports = config.events.port, config.events.replay_port
-            return gateway.declared.event_source(facts, worker.dp_rank, ports)
+            return access.declared.event_source(facts, worker.dp_rank, ports)
 
         def follow(workers: Sequence[Worker]) -> AbstractAsyncContextManager[Followed]:
-            return following(workers, source_of, gateway.engines.named, session, gateway.worker_headers)
+            return following(workers, source_of, access.engines.named, session, access.headers)
 
-        conventions = conventions_of(gateway.engines.named(facts.engine), facts.version)
+        conventions = conventions_of(access.engines.named(facts.engine), facts.version)
         subject = Subject(url, facts, probe, session, conventions=conventions)
         found = await _tokenizer(gateway, subject)
-        ours = LocalTokens(gateway.catalog, gateway.prompts, subject.worker)
+        ours = LocalTokens(prompts.catalog, prompts.source, subject.worker)
         examination = Examination(subject, follow, timeout_s, ours)
         findings = [*found, *[finding async for finding in examination.findings()]]
     return Report(_subject(facts), findings)
@@ -79,7 +80,7 @@ async def _tokenizer(gateway: Gateway, subject: Subject) -> list[EngineFinding]:
         answer = await subject.post(path, body)
         return answer.body if answer.status == 200 else None
 
-    reports = await gateway.catalog.look(subject.worker, ask)
+    reports = await gateway.parts.prompts.catalog.look(subject.worker, ask)
     consequence = "its cache is looked up under other tokens"
     found = [
         EngineFinding("tokenizer", Verdict.FAIL, report.fault, consequence)

@@ -7,8 +7,8 @@ from typing import Any
 
 from gateway.config import Config
 from gateway.policies.framework import contract
-from gateway.policies.framework.plugins import Kind, read_file
-from gateway.policies.framework.registry import AUTO
+from gateway.policies.framework.plugins import Kind, PolicyFile, read_file
+from gateway.policies.framework.registry import AUTO, PolicyRegistry
 from gateway.routing.active_policy import library_of
 from gateway.runtime.terminal import print_lines
 
@@ -17,14 +17,28 @@ KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
 
 def run(args: argparse.Namespace, config: Config) -> int:
     """Run the command. Returns the exit code. Raises ConfigError."""
+    path = args.what if args.action == "test" and _is_path(args.what or "") else config.policy.file
+    file = read_file(Path(path)) if path else None
+    library = library_of(config, file)
     if args.action == "list":
-        print_lines(*_listed(config))
+        print_lines(*_listed(library))
         return 0
+    name = None if path == args.what else args.what
+    return _test(_tested(name, config, library, file), config.policy.budget_ms / 1000)
+
+
+def _is_path(text: str) -> bool:
+    """True for a file, there or not: a policy's name has neither folders nor an ending."""
+    return "/" in text or text.endswith(".py")
+
+
+def _test(tested: Mapping[tuple[Kind, str], Callable[[], Any]], budget_s: float) -> int:
+    """Run every check on each. Returns the exit code."""
     num_checks = num_kept = 0
-    for (kind, name), make in _tested(args.file, config).items():
+    for (kind, name), make in tested.items():
         print_lines(f"{kind} {name}")
         before = None
-        for result in contract.run(kind, make, config.policy.budget_ms / 1000):
+        for result in contract.run(kind, make, budget_s):
             num_checks += 1
             num_kept += result.fault is None
             fault = "the same" if result.fault == before else result.fault
@@ -34,18 +48,18 @@ def run(args: argparse.Namespace, config: Config) -> int:
     return 0 if num_kept == num_checks else 1
 
 
-def _listed(config: Config) -> Iterator[str]:
-    path = config.policy.file
-    library = library_of(config, read_file(Path(path)) if path else None)
+def _listed(library: PolicyRegistry) -> Iterator[str]:
     for kind in KINDS:
         yield f"{kind}: {', '.join(library.names(kind))}"
+    yield from (f"left out: {fault}" for fault in library.faults_of_packages)
 
 
-def _tested(path: str | None, config: Config) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
-    """Policies to check: all of a file, or those of --policy."""
-    path = path or config.policy.file
-    file = read_file(Path(path)) if path else None
-    library = library_of(config, file)
+def _tested(
+    name: str | None, config: Config, library: PolicyRegistry, file: PolicyFile | None
+) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
+    """Everything with the name; without one all of a file, or --policy where it is given or none is there."""
+    if name:
+        return {(kind, name): make for kind, make in library.making(name).items()}
     if file is None or config.policy.name != AUTO:
         name = library.resolved(config.policy.name)
         return {("policy", name): lambda: library.bare(name)}

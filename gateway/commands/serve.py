@@ -53,9 +53,10 @@ class SingleProcess:
 
     def __init__(self, config: Config, sink: LogSink | None = None) -> None:
         from gateway.app import Gateway
+        from gateway.app.gateway_parts import Surroundings
         from gateway.runtime.gc_policy import GcPolicy
 
-        self._gateway = Gateway(config, sink=sink)
+        self._gateway = Gateway(config, Surroundings(sink=sink))
         self._garbage = GcPolicy(self._gateway.metrics.gc_pause_s.observe)
         self.listen, self.leave = self._gateway.listen, self._gateway.leave
         process_limits.prepare()
@@ -63,16 +64,20 @@ class SingleProcess:
 
     @property
     def added_workers(self) -> list[str]:
-        roles = self._gateway.roster.declared.roles
-        gateway, sources = self._gateway, self._gateway.sources
+        gateway, parts = self._gateway, self._gateway.parts
+        roles, sources = gateway.roster.declared.roles, parts.sources.sources
         known = [e.url for e in gateway.roster if not sources.is_member(e.url)]
         urls = [url for url in known if url not in self._configured]
         names = [spec_of(n.url, n.role) for n in sources if n.url not in self._configured]
-        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.lifecycle.specs]
+        return [
+            *[spec_of(url, roles.get(url)) for url in urls],
+            *names,
+            *gateway.parts.lifecycle.lifecycle.specs,
+        ]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
-        self._configured = set(self._gateway.worker_urls)
+        self._configured = set(self._gateway.parts.workers.urls)
         await self.add_workers(workers)
         await self._gateway.warm_up(warm_up_s)
 
@@ -80,7 +85,7 @@ class SingleProcess:
         gateway = self._gateway
         for spec in without_drains(specs):
             gateway.add_worker(*parse_spec(spec))
-        gateway.lifecycle.resume(drains_of(specs), gateway.roster)
+        gateway.parts.lifecycle.lifecycle.resume(drains_of(specs), gateway.roster)
 
     @property
     def reloads(self) -> Reloads | None:
@@ -95,7 +100,7 @@ class SingleProcess:
 
     async def reload_keys(self) -> None:
         with contextlib.suppress(ConfigError):  # already logged
-            await self._gateway.credentials.reload()
+            await self._gateway.parts.credentials.credentials.reload()
 
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)

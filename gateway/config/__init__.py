@@ -5,8 +5,9 @@
 `Config` lists the tables; a table's struct declares its options (`options.py`), each once, with its type,
 default, unit, help, and whether a reload changes it. `--help`, `docs/reference/options.md`, the reload and
 the refusals are made of these declarations. `reading.py` collects the mistakes of each source, `renamed.py`
-has the names of before, `flags.py` is the command line, `reference.py` the reference page, `diff.py` what a
-reload changes, `worker_specs.py` the form of a worker, `secrets.py` reads secret files.
+has the names of before, `flags.py` is the command line, `reference.py` the reference page, `effective.py` the
+options in effect with their sources, `diff.py` what a reload changes, `worker_specs.py` the form of a worker,
+`secrets.py` reads secret files.
 """
 
 import os
@@ -140,7 +141,16 @@ def read(
 def checked(reader: ConfigReader[Config]) -> Config:
     """Return the configuration that was read, with the ports in workers' URLs in their tables. Raises
     ConfigErrors with every mistake."""
-    config, ports, mistakes = reader.checked(), dict[str, dict[str, int]](), list[str]()
+    config, mistakes = ports_in_tables(reader.checked())
+    if mistakes:
+        raise ConfigErrors(mistakes)
+    return config
+
+
+def ports_in_tables(config: Config) -> tuple[Config, list[str]]:
+    """Move the ports in workers' URLs to their tables. Returns the mistakes in the ports too, which are left
+    out."""
+    ports, mistakes = dict[str, dict[str, int]](), list[str]()
     plain: dict[str, list[str]] = {}
     for name in ("worker", "prefill", "decode"):
         for text in getattr(config.fleet, name):
@@ -148,19 +158,17 @@ def checked(reader: ConfigReader[Config]) -> Config:
                 url, given = without_ports(text)
             except ValueError as exc:
                 mistakes.append(f"{name}: {exc}")
-                continue
+                url, given = text.partition("#")[0], {}
             plain.setdefault(name, []).append(url)
             if given:
                 ports[url] = given
-    if mistakes:
-        raise ConfigErrors(mistakes)
-    if not ports:
-        return config
+    if not ports and not mistakes:
+        return config, []
     tables = {
         url: msgspec.structs.replace(config.workers.get(url, WorkerTable()), **given)
         for url, given in ports.items()
     }
-    return replaced(config, **plain, workers={**config.workers, **tables})
+    return replaced(config, **plain, workers={**config.workers, **tables}), mistakes
 
 
 def load(

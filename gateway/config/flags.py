@@ -2,49 +2,25 @@
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.config.options import Option, options
 from gateway.config.reading import FLAG, OldName
+from gateway.core.arguments import CommandParser
 from gateway.core.durations import seconds_of
-from gateway.core.spelling import meant
 
 
-class Parser(argparse.ArgumentParser):
-    """The parser of a command: an unknown flag is answered with its new name, or with the nearest one.
-
-    Flags are never abbreviated: what an old name abbreviates may be another option today.
-    """
+class Parser(CommandParser):
+    """Parser of a command with options of a configuration: an old flag is answered with its new name."""
 
     old_name: OldName = staticmethod(lambda key, form: "")
-    keeps_mistakes = False
-    """True if unknown flags go to `mistakes` of the namespace, beside those of the configuration."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, **options})
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        known, unknown = super().parse_known_args(args, namespace)
-        mistakes = list(self._mistakes(unknown))
-        if self.keeps_mistakes:
-            known.mistakes = mistakes
-            return known, []
-        if mistakes:
-            self.exit(2, "".join(f"{self.prog}: {mistake}\n" for mistake in mistakes))
-        return known, unknown
-
-    def _mistakes(self, unknown: Sequence[str]) -> Iterable[str]:
-        given = [each.partition("=")[0] for each in unknown if each.startswith("-")] or unknown[:1]
-        for each in given:
-            key = each.removeprefix("--").replace("-", "_").lower()
-            if words := self.old_name(key, FLAG):
-                yield words
-            else:
-                near = meant(each, self._option_string_actions, "--") or f"; see {self.prog} --help"
-                yield f"there is no {each}{near}"
+    def mistake(self, flag: str) -> str:
+        key = flag.removeprefix("--").replace("-", "_").lower()
+        return self.old_name(key, FLAG) or super().mistake(flag)
 
 
 def add_flags(

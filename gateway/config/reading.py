@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,16 @@ _ONE_TABLE = "; it is one table, as in [{}]"
 _IN_TABLE = re.compile(r"\$\.([\w.]+)\[\.\.\.\]")
 
 
+class ValueSource(NamedTuple):
+    """Where a value was given: the kind (`FLAG`, `VARIABLE`, `FILE`), and its name there."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"environment: {self.name}" if self.kind == VARIABLE else self.name
+
+
 class ConfigErrors(ConfigError):
     """All mistakes of a configuration."""
 
@@ -46,6 +56,8 @@ class ConfigReader(Generic[Struct]):
     def __init__(self, struct: type[Struct], old_name: OldName = lambda key, form: "") -> None:
         self.mistakes: list[str] = []
         self.values: dict[str, Any] = {}
+        self.sources: dict[str, ValueSource] = {}
+        """The source of each value, by key; an option without one has its default."""
         self._struct = struct
         self._old_name = old_name
         self._options = list(options(struct))
@@ -61,17 +73,18 @@ class ConfigReader(Generic[Struct]):
         else:
             self.tables(tables, str(path))
 
-    def tables(self, tables: Mapping[str, Any], source: str) -> None:
+    def tables(self, tables: Mapping[str, Any], path: str) -> None:
         """Read a file's tables, which must be valid by themselves, whatever overrides them."""
+        source = ValueSource(FILE, path)
         names = {each.table for each in self._options}
         by_path = {each.path: each for each in self._options}
         for name, value in tables.items():
             if name in by_path:
-                self._put(by_path[name], value, source, is_strict=True)
+                self._put(by_path[name], value, source)
             elif name in names and isinstance(value, dict):
                 for inner, inner_value in value.items():
                     if (found := by_path.get(f"{name}.{inner}")) is not None:
-                        self._put(found, inner_value, source, is_strict=True)
+                        self._put(found, inner_value, source)
                     else:
                         self.mistakes.append(f"{source}: {self._unknown_in(name, inner)}")
             elif name in names and _is_tables(value):
@@ -85,7 +98,7 @@ class ConfigReader(Generic[Struct]):
             is_ours = variable.startswith(ENV_PREFIX) and variable != ADMIN_KEY_VARIABLE
             if not is_ours or _is_service_link(variable, text):
                 continue
-            source = f"environment: {variable}"
+            source = ValueSource(VARIABLE, variable)
             if variable not in known:
                 words = self._old_name(variable.removeprefix(ENV_PREFIX).lower(), VARIABLE)
                 near = meant(variable, known, ENV_PREFIX) or "; see kvgate serve --help-all"
@@ -104,7 +117,7 @@ class ConfigReader(Generic[Struct]):
             if value is None:
                 continue
             if key in self._by_key:
-                self._put(self._by_key[key], value, self._by_key[key].flag)
+                self._put(self._by_key[key], value, ValueSource(FLAG, self._by_key[key].flag))
             else:
                 words = self._old_name(key, FLAG) or f"there is no option {key}{meant(key, self._by_key)}"
                 self.mistakes.append(words)
@@ -123,7 +136,8 @@ class ConfigReader(Generic[Struct]):
             raise ConfigErrors(self.mistakes)
         return self.made()
 
-    def _put(self, option: Option, value: Any, source: str, *, is_strict: bool = False) -> None:
+    def _put(self, option: Option, value: Any, source: ValueSource) -> None:
+        is_strict = source.kind == FILE  # which has types; all else is text
         is_pairs = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if option.is_map and not option.is_table and is_pairs:
             wrong = [item for item in value if not all(item.partition("="))]
@@ -145,6 +159,7 @@ class ConfigReader(Generic[Struct]):
             return
         inner = self.values.setdefault(option.table, {}) if option.table else self.values
         inner[option.name] = value
+        self.sources[option.key] = source
 
     def _placed(self, message: str, option: Option, value: Any, *, is_strict: bool) -> str:
         """Put the name of the wrong table into a message of msgspec, which writes "[...]"."""

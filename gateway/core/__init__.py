@@ -18,7 +18,8 @@ event_stream        state machine of the events       token_runs           the t
 block_limits, figure_bounds   bounds on workers' reports  multimodal     prompts with images and sounds
 engine, kv_connector   interfaces of the adapters in `engines/`
 errors, decode_errors  errors with their HTTP answers; errors of decoders
-spelling            the nearest known name            printable            peers' texts for people
+spelling, arguments  the nearest known name, and command lines that answer with it
+printable           peers' texts for people
 durations           times as people write them        causes               errors in words for people
 windowed_search     searches of large bodies
 chat_messages       a chat's messages, not yet decoded    json_values      numbers beyond floats

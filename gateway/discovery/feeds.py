@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import zmq
@@ -75,8 +75,6 @@ class Feeds:
         self._make_subscription = subscribe
         self._recovery_observer = recovery_observer
         self._time_slices, self._wires = TimeSlices(), Wires()
-        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._zmq.set(zmq.MAX_SOCKETS, descriptors().num_event_sockets)
 
     def open(
         self,
@@ -241,10 +239,18 @@ class Feeds:
             endpoint, replay = self._reached(worker, source)
         except ValueError as exc:
             return str(exc)
-        return await reach(self._zmq, self._engine_of(worker.engine), endpoint, replay, timeout_s)
+        return await reach(self._zmq_context, self._engine_of(worker.engine), endpoint, replay, timeout_s)
+
+    @cached_property
+    def _zmq_context(self) -> "zmq.Context[zmq.Socket[bytes]]":
+        """Sockets' context and thread, from the first stream on."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        context.set(zmq.MAX_SOCKETS, descriptors().num_event_sockets)
+        return context
 
     def close(self) -> None:
-        self._zmq.destroy(linger=0)
+        if "_zmq_context" in vars(self):
+            self._zmq_context.destroy(linger=0)
 
     def _subscribe(
         self, worker: Worker, source: EventSource, engine: Engine, subscription: Subscription
@@ -253,7 +259,7 @@ class Feeds:
         return ZmqFeed(
             subscription,
             engine,
-            context=self._zmq,
+            context=self._zmq_context,
             endpoint=endpoint,
             replay_endpoint=replay,
             topic=source.topic,

@@ -56,7 +56,7 @@ class Report:
         findings = [
             {
                 "question": finding.question,
-                "verdict": finding.verdict.name.lower(),
+                "result": finding.verdict.name.lower(),
                 "observed": finding.observed,
                 "consequence": finding.consequence,
             }

@@ -14,19 +14,19 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
+from gateway.tokenization import proof_process, template_trial
 from gateway.tokenization.chat_template import NotRendered, TooCostly
 from gateway.tokenization.jinja_env import ENVIRONMENT
-from gateway.tokenization.template_trial import PASSED
 
 log = logging.getLogger("kvgate.models")
 
 TRIAL_S = 30.0
 """Seconds that a trial may take: it takes 0.3 s, and ends after 5 s of its own time at the latest. The rest
 is for a busy machine."""
-PROGRAM = "from gateway.tokenization.template_trial import main; sys.exit(main())"
+PROGRAM = f"from {template_trial.__name__} import main; sys.exit(main())"
 PROOFS_S = 60.0
 """Seconds that the proofs of a load may take: 1 to 4 s are usual, and the rest is for a busy machine."""
-PROOFS_PROGRAM = "from gateway.tokenization.proof_process import main; sys.exit(main())"
+PROOFS_PROGRAM = f"from {proof_process.__name__} import main; sys.exit(main())"
 KILLED = b"chat template: compiling it takes more time or memory than a template may"
 MAX_REFUSED = 4096
 """Refused templates that are remembered."""
@@ -106,11 +106,11 @@ class TemplateTrials:
             answer = b"chat template: it is not a text"
         except OSError as exc:  # no process could be started: a later load may
             raise NotRendered(f"chat template: it could not be tried: {exc}") from exc
-        if not answer.startswith(PASSED):
+        if not answer.startswith(template_trial.PASSED):
             why = answer.decode(errors="replace")
             self.refuse(source, why)
             raise NotRendered(why)
-        ENVIRONMENT.know(source, marshal.loads(answer[len(PASSED) :]))
+        ENVIRONMENT.know(source, marshal.loads(answer[len(template_trial.PASSED) :]))
 
 
 def _digest(source: str) -> bytes:

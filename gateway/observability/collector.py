@@ -171,8 +171,8 @@ _TRAFFIC: tuple[tuple[MetricSpec, Callable[[WorkerMetrics], float]], ...] = (
     ),
     (
         counter(
-            "kvgate_worker_completion_tokens_total",
-            "Generated tokens that the engine reported in answers.",
+            "kvgate_worker_output_tokens_total",
+            "Output tokens that the engine reported in answers.",
             "worker",
         ),
         lambda w: w.completion_tokens,

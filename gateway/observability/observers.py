@@ -34,6 +34,17 @@ class Observers:
     def __repr__(self) -> str:
         return f"Observers({len(self.decided)}, {len(self.answered)}, {len(self.finished)})"
 
+    def add(
+        self, decided: OnDecided | None, answered: OnAnswered | None, finished: OnFinished | None
+    ) -> None:
+        """Add the callbacks of one observer behind those of the others."""
+        if decided is not None:
+            self.decided.append(decided)
+        if answered is not None:
+            self.answered.append(answered)
+        if finished is not None:
+            self.finished.append(finished)
+
     def notify_decided(self, decided: Decided) -> None:
         for observer in tuple(self.decided):
             try:

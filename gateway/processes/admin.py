@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 from gateway.admin.audit import CALLER_HEADER, caller_of
 from gateway.admin.console.event_streams import add_streams
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.endpoint_table import ProcessScope, bound
+from gateway.app.gateway_parts import Parts
 from gateway.config.server import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.observability.metric_spec import MetricSpec
@@ -132,7 +133,9 @@ class Aggregate:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
-        app.add_routes([*bound(self._handlers()), web.route("*", "/{path:.*}", self._other)])
+        app.add_routes(
+            [*bound(self._handlers(), Parts.admin_routes()), web.route("*", "/{path:.*}", self._other)]
+        )
         add_streams(app)
         return app
 
@@ -140,7 +143,7 @@ class Aggregate:
         """Endpoint by its name in the table."""
         merged: dict[str, Handler] = {
             endpoint.name: partial(self._merged, merger_of(endpoint.answer))
-            for endpoint in ADMIN_ROUTES
+            for endpoint in Parts.admin_routes()
             if endpoint.processes is ProcessScope.MERGED and endpoint.answer
         }
         return {

@@ -14,7 +14,8 @@ import socket
 from collections.abc import Callable
 
 from gateway.app import Gateway
-from gateway.app.reconfigure import Swap, prepare
+from gateway.app.component import ConfigChange, Swap
+from gateway.app.gateway_parts import Surroundings
 from gateway.bookings import shared_memory
 from gateway.bookings.shared_ledger import Table
 from gateway.core.errors import ConfigError
@@ -88,13 +89,7 @@ class Child:
         place = shared_memory.view_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
-            gateway = Gateway(
-                begin.config,
-                place=place,
-                connections=connections,
-                policy_source=begin.policy_source,
-                sink=sink,
-            )
+            gateway = Gateway(begin.config, Surroundings(place, connections, begin.policy_source, sink))
         except ConfigError as exc:
             self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
@@ -103,7 +98,7 @@ class Child:
         garbage.settle()
         try:
             await gateway.start(serve=False)
-            gateway.lifecycle.resume(begin.drains, gateway.roster)
+            gateway.parts.lifecycle.lifecycle.resume(begin.drains, gateway.roster)
             await self._serve(gateway, begin, connections)
         except ConfigError as exc:
             self._channel.send(encode(ConfigRejected(str(exc))))
@@ -117,7 +112,7 @@ class Child:
     async def _serve(self, gateway: Gateway, begin: Begin, connections: Connections) -> None:
         """Serve until it has to stop, which it then does within `_stop_s`."""
         self._heed_stop()
-        front = gateway.front
+        front = gateway.parts.front_door.listener
 
         def adopt(is_client: bool, file: int) -> None:
             if file == LOST:
@@ -166,7 +161,8 @@ class Child:
         self._swaps.clear()
         assert self._gateway is not None, "only a process that is ready is asked"
         try:
-            swap = await prepare(self._gateway, asked.config, asked.added, asked.dropped, asked.policy_source)
+            change = ConfigChange(asked.config, asked.added, asked.dropped, asked.policy_source)
+            swap = await self._gateway.prepare(change)
         except ConfigError as exc:
             return self._channel.send(encode(Prepared(str(exc))))
         self._swaps[asked.number] = swap

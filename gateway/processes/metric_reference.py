@@ -3,26 +3,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from gateway.app import reloads
-from gateway.bookings import metrics as bookings
-from gateway.decide import metrics as decide
-from gateway.disaggregation import metrics as disaggregation
-from gateway.discovery import lifecycle_metrics
-from gateway.discovery import recovery_metrics as recovery
-from gateway.discovery.kubernetes import metrics as kubernetes
-from gateway.epp import metrics as epp
-from gateway.models import metrics as models
-from gateway.observability import collector, log_setup, otlp
-from gateway.observability.cache_loss import metrics as cache_loss
+from gateway.app.gateway_parts import Parts
 from gateway.observability.metric_spec import MetricSpec, counter, gauge
-from gateway.observability.verification import metrics as verification
-from gateway.proxy import retry_metrics
-from gateway.replication import metrics as replication
-from gateway.replication import tree_metrics
-from gateway.routing import active_policy, experiment_metrics, prediction_metrics
-from gateway.scaling import metrics as scaling
-from gateway.tenancy.admission import metrics as admission
-from gateway.tenancy.auth import metrics as auth
 
 PROCESSES = gauge("kvgate_processes", "Processes that serve requests.")
 RESTARTS = counter(
@@ -35,28 +17,7 @@ OWN = (PROCESSES, RESTARTS, PROCESS_RESPONSES)
 """Metrics of the supervisor (`processes/admin.py`)."""
 
 SECTIONS: Sequence[tuple[str, Sequence[MetricSpec]]] = (
-    ("Requests, workers, event streams, index, event loop", collector.METRICS),
-    ("Retries and buffered request bodies", retry_metrics.METRICS),
-    ("Endpoint picker", epp.METRICS),
-    ("Decision service", decide.METRICS),
-    ("Advice for autoscalers", scaling.METRICS),
-    ("Worker lifecycle", lifecycle_metrics.METRICS),
-    ("Workers in Kubernetes", kubernetes.METRICS),
-    ("Accuracy of predictions", verification.METRICS),
-    ("Cache losses", cache_loss.METRICS),
-    ("Recovery of BLIND event streams", recovery.METRICS),
-    ("Tokenizers", models.METRICS),
-    ("Policies", active_policy.METRICS),
-    ("Predicted times to first token", prediction_metrics.METRICS),
-    ("A/B tests and shadow policies", experiment_metrics.METRICS),
-    ("Disaggregation", disaggregation.METRICS),
-    ("Admission control", admission.METRICS),
-    ("Authentication", auth.METRICS),
-    ("Bookings shared between gateways", bookings.METRICS),
-    ("Replication through Redis", replication.METRICS),
-    ("Index in Redis", tree_metrics.METRICS),
-    ("Configuration", reloads.METRICS),
-    ("Log and traces", (*log_setup.METRICS, *otlp.METRICS)),
+    *Parts.metric_sections(),
     ("Several processes", OWN),
 )
 SPECS: Sequence[MetricSpec] = [spec for _, specs in SECTIONS for spec in specs]

@@ -10,6 +10,7 @@ retryable  answers that another worker may better
 deadlines  first byte, idle and total timeouts usage_check usage that workers report, checked
 stream_keepalive   comments on a stream that sends nothing
 held_refusal    503 and 429 of a worker, until their bodies are read
-accounting      metrics of a request that ended
+failures        charges, retries and errors of a worker that failed
+accounting      metrics and observers of a request that ended
 retry_metrics   metrics of retries and buffered bodies
 """

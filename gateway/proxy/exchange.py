@@ -15,7 +15,7 @@ from functools import partial
 
 from gateway.bookings.time_slice import failed
 from gateway.core.decision import Prompt
-from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
+from gateway.core.errors import GatewayError
 from gateway.core.outcome import CLIENT_GONE
 from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
@@ -27,16 +27,17 @@ from gateway.http.refusal import is_refusal
 from gateway.http.response_observer import Piece, ResponseObserver
 from gateway.http.sse import SseScanner
 from gateway.observability.metrics import WorkerMetrics
-from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, RequestEnd, notify_ended
-from gateway.proxy.accounting import count_answer, count_request
+from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED
+from gateway.proxy.accounting import Ending, account
 from gateway.proxy.context import Context
 from gateway.proxy.deadlines import is_total_over, time_left
+from gateway.proxy.failures import charge, cut_off, lost, may_try_another, out_of_connections, refuse, retried
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
 from gateway.proxy.retryable import redirected, unloaded
 from gateway.server.responder import Responder, request_id
 from gateway.tenancy.admission.tenants import Ticket
-from gateway.upstream.connection import OUR_ERRNOS, UpstreamConnection, WorkerConnection
+from gateway.upstream.connection import UpstreamConnection, WorkerConnection
 from gateway.upstream.plan import PLAIN, Execution, Plan
 
 log = logging.getLogger("kvgate.proxy")
@@ -181,10 +182,8 @@ class InferenceExchange(Execution):
         except TimeoutError:
             self._attempt_failed("connection timed out")
         except OSError as exc:
-            if exc.errno in OUR_ERRNOS:
-                text = "request %s: cannot connect (%s); raise the limit of open files"
-                self.context.log.error(text, self.log_id, exc.strerror)
-                return self.fail(NoWorker("the gateway has no free connections; retry", retry_after_s=1))
+            if (ours := out_of_connections(exc, self.context.log, self.log_id)) is not None:
+                return self.fail(ours)
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
             if self.is_closed or not connection.is_open:
@@ -325,9 +324,8 @@ class InferenceExchange(Execution):
 
     def may_try_another(self, is_up: bool = False) -> bool:
         assert self.decision is not None
-        others, fleet = {*self.tries.failed, self.decision.worker.id}, self.context.router.fleet
-        request = self.request
-        return self.tries.may_ask_another() and fleet.has_another(request.model, others, request.path, is_up)
+        fleet, worker = self.context.router.fleet, self.decision.worker.id
+        return may_try_another(fleet, self.request, self.tries, worker, is_up=is_up)
 
     def pays_retry(self) -> bool:
         return self.tries.pays()
@@ -350,22 +348,19 @@ class InferenceExchange(Execution):
             return
         if self.plan.observer is not None:
             self.plan.observer.attempt_failed(decision)
-        worker, is_busy, self._is_refused = decision.worker.id, self._is_refused, False
+        is_busy, self._is_refused = self._is_refused, False
         self.release()
         if not is_busy:
-            self._worker_metrics.num_failed += 1
-            context.failed(self, worker, reason, is_refused, was_sent=self.tries.was_sent)
-        if why := self.tries.lost(worker, reason, is_refused=is_refused, num_faults=len(self.failed_at)):
-            return self.fail(self.tries.gave_up(why, context.log, self.log_id))
-        try:
-            self._route(self._prompt)
-        except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self.tries.gave_up("no other worker is up", context.log, self.log_id))
-        context.metrics.retries["worker_busy" if is_busy else "worker_failed"] += 1
-        context.log.info(
-            "worker %s failed (%s); retrying request %s on another worker", worker, reason, self.log_id
-        )
-        return None
+            charge(context, self, self._worker_metrics, reason, is_refused, was_sent=self.tries.was_sent)
+        error = lost(self, self.tries, reason, context.log, is_refused=is_refused)
+        if error is None:
+            try:
+                self._route(self._prompt)
+            except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
+                error = self.tries.gave_up("no other worker is up", context.log, self.log_id)
+        if error is not None:
+            return self.fail(error)
+        return retried(context, decision.worker.id, reason, self.log_id, is_busy=is_busy)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """End an answer that cannot go on: a stream with an error event, any other with a cut."""
@@ -374,20 +369,13 @@ class InferenceExchange(Execution):
         self.context.log.warning("worker %s: answer aborted (%s); request %s", worker, reason, self.log_id)
         if is_workers_fault:
             self.blame_worker(reason)
-        answer = self._answer
         self.close("aborted", CUT if is_workers_fault else OUT_OF_TIME)
-        if answer is not None and answer.can_be_ended:
-            error = WorkerFailed(f"the answer is incomplete: {reason}")
-            self.responder.end_in_error(answer.held(), error, self.request_id)
-        else:
-            self.responder.abort()
+        cut_off(self.responder, self._answer, reason, self.request_id)
 
     def blame_worker(self, reason: str) -> None:
         """Count a failure of the worker that had begun to answer."""
-        decision = self.decision
-        assert decision is not None and self._worker_metrics is not None
-        self._worker_metrics.num_failed += 1
-        self.context.failed(self, decision.worker.id, reason)
+        assert self._worker_metrics is not None
+        charge(self.context, self, self._worker_metrics, reason)
 
     def fail(self, error: GatewayError) -> None:
         if self.is_closed:
@@ -395,10 +383,7 @@ class InferenceExchange(Execution):
         self._status = error.status
         self.context.metrics.failed(error.code, self.request.model)
         self.close("failed", error.code)
-        if self.responder.has_begun:
-            self.responder.abort()
-        else:
-            self.responder.fail(error, [(b"x-request-id", self.request_id)])
+        refuse(self.responder, error, self.request_id)
 
     # the client --------------------------------------------------------------------------------
 
@@ -464,33 +449,34 @@ class InferenceExchange(Execution):
         if self.is_closed:
             return
         self.is_closed = True
-        context, records, decision, answer = self.context, self.context.records, self.decision, self._answer
+        self._stop()
+        decision, answer = self.decision, self._answer
+        whole = answer if result == "ended" else None
+        usage = self.context.usages.of(whole, decision, self.request.path) if whole else None
+        ending = Ending(
+            result,
+            fault,
+            self._status,
+            self.request.kind if self.plan.upgrade is None else "websocket",
+            sent_s=self._sent_s,
+            ended_s=self._loop.time(),
+            answer=answer,
+            usage=usage,
+            worker_metrics=self._worker_metrics,
+            is_refused=self._is_refused,
+        )
+        if self.plan.observer is not None:
+            self.plan.observer.closed(decision, usage)
+        self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind
+        self._leave(usage)
+        account(self.context, self, ending)
+
+    def _stop(self) -> None:
         for pending in (self._timer, self._task):
             if pending:
                 pending.cancel()
         self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this exchange
         self._abort_upstream()
-        now, kind = self._loop.time(), self.request.kind if self.plan.upgrade is None else "websocket"
-        count_request(context.metrics, self.request, decision, kind, self._status, now - self.arrived_s)
-        whole = answer if result == "ended" else None
-        usage = context.usages.of(whole, decision, self.request.path) if whole else None
-        if self.plan.observer is not None:
-            self.plan.observer.closed(decision, usage)
-        self.plan = PLAIN  # its parts refer to this exchange: no cycle is left behind
-        self._leave(usage)
-        ttft_s = answer.ttft_s(self.arrived_s) if answer else None
-        if context.end_observers:
-            end = RequestEnd(self.http, self.request, decision, result, self._status, fault, self.request_id,
-                      self.arrived_s, self._sent_s, now, ttft_s, usage)  # fmt: skip
-            notify_ended(context.end_observers, end)
-        if decision is None:
-            return
-        context.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        if result == "ended" and self._worker_metrics is not None:  # set with each decision
-            count_answer(self._worker_metrics, decision, self._status, usage)
-            if not self._is_refused:
-                context.judge(self, decision.worker.id, self._status)
-        records.finish(decision, result, self._status, ttft_s, usage, now - self.arrived_s, self.request_id)
 
     def _leave(self, usage: Usage | None) -> None:
         """End the admission, the share of the retry budget and the room for the body."""

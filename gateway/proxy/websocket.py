@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.apis.open_routes import default_model
 from gateway.core.caller import usable
 from gateway.core.decision import Decision
 from gateway.core.request import InferenceRequest
@@ -25,7 +24,7 @@ from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
 from gateway.requests.cache_salt import refused
-from gateway.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
+from gateway.requests.model_name import asked_in_query, check_plain, default_model, renamed_query, with_query
 from gateway.upstream.connection import ResponseSink, UpstreamConnection
 from gateway.upstream.plan import Observer, Plan
 

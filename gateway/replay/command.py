@@ -19,7 +19,7 @@ from gateway.replay.formats.times import UNITS
 from gateway.replay.play import (
     BOUNDS,
     Calibrated,
-    LeftOut,
+    ExcludedRequests,
     ReplayRun,
     RunResult,
     Trace,
@@ -40,12 +40,17 @@ ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
 """Policies that are played where none is named: the default and its baselines."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command. Returns the exit code."""
+def replay_parser() -> Parser:
+    """Parser of `kvgate replay`."""
     parser = Parser(prog="kvgate replay", description=__doc__)
     add_arguments(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command. Returns the exit code."""
     try:
-        return run(parser.parse_args(arguments))
+        return run(replay_parser().parse_args(arguments))
     except ConfigError as exc:
         print_lines(f"kvgate: {exc}", to=sys.stderr)
         return 2
@@ -168,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
     print_lines(heading(runs[0], results[0]))
     shown = [known.measured, *results] if known else results
     print_lines(*table([result.summary for result in shown]))
-    notes = [*skipped(results[0].origin), *left_out(results[0].left_out, results[0].origin.empty)]
+    notes = [*skipped(results[0].origin), *excluded(results[0].excluded, results[0].origin.empty)]
     notes += notes_of(known) if known else []
     if notes:
         print_lines(*notes)
@@ -229,14 +234,14 @@ def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
     return replace(profile, **{name: value for name, value in limits.items() if value})
 
 
-def left_out(some: LeftOut, empty: Sequence[str] = ()) -> list[str]:
+def excluded(some: ExcludedRequests, empty: Sequence[str] = ()) -> list[str]:
     """Notes on requests that were not played as recorded; `empty` names the first with an empty prompt."""
     more = ", ..." if some.num_empty > len(empty) else ""
     context = f"the {some.context_tokens:,} tokens of a cache"
     notes = [
-        ("left out", some.num_empty, f"with an empty prompt ({', '.join(empty)}{more})"),
-        ("refused", some.num_refused, f"with a prompt that leaves no room for an answer in {context}"),
-        ("cut", some.num_cut, f"with an answer that reaches {context}"),
+        ("excluded", some.num_empty, f"with an empty prompt ({', '.join(empty)}{more})"),
+        ("rejected", some.num_rejected, f"with a prompt that leaves no room for an answer in {context}"),
+        ("truncated", some.num_truncated, f"with an answer that reaches {context}"),
     ]
     return [f"{what}: {num:,} {why}" for what, num, why in notes if num]
 
@@ -294,7 +299,7 @@ def document(
     figures: dict[str, object] = {
         "trace": trace,
         "setup": setup,
-        "left_out": asdict(results[0].left_out),
+        "excluded": asdict(results[0].excluded),
         "rows": rows,
     }
     if known is not None:

@@ -12,24 +12,24 @@ from gateway.replay.job import ReplayJob
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Requests that the engines accept, in order; `num_cut` of them end at the context limit."""
+    """Requests that the engines accept, in order; `num_truncated` of them end at the context limit."""
 
     jobs: list[ReplayJob]
-    num_refused: int = 0
-    num_cut: int = 0
+    num_rejected: int = 0
+    num_truncated: int = 0
 
 
 def admitted(jobs: Iterable[ReplayJob], context_tokens: int) -> Admitted:
     """Refuse prompts and cut answers that exceed `context_tokens` of prompt and answer together."""
     kept: list[ReplayJob] = []
-    num_refused = num_cut = 0
+    num_rejected = num_truncated = 0
     for job in jobs:
         room = context_tokens - job.num_tokens
         if room < 1:
-            num_refused += 1
+            num_rejected += 1
             continue
         if job.num_output > room:
-            num_cut += 1
+            num_truncated += 1
             job = replace(job, num_output=room, output=job.output[:room])
         kept.append(job)
-    return Admitted(kept, num_refused, num_cut)
+    return Admitted(kept, num_rejected, num_truncated)

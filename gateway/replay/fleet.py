@@ -128,7 +128,7 @@ class VirtualFleet:
         self._scrapes = False
         self.open: dict[VirtualExchange, None] = {}
         self.jobs: list[ReplayJob] = []
-        self.num_refused = self.num_cut = 0
+        self.num_rejected = self.num_truncated = 0
         self._num_ended = 0
         self._watch: Callable[[int, int], None] = _unwatched
         for number in range(setup.num_workers):
@@ -151,7 +151,11 @@ class VirtualFleet:
         """Run all jobs that the engines accept to their ends. `watch` gets the number of ended ones, and of
         all. Raises ConfigError where requests wait for ever."""
         accepted = admitted(jobs, self.setup.context_tokens)
-        self.jobs, self.num_refused, self.num_cut = accepted.jobs, accepted.num_refused, accepted.num_cut
+        self.jobs, self.num_rejected, self.num_truncated = (
+            accepted.jobs,
+            accepted.num_rejected,
+            accepted.num_truncated,
+        )
         self._watch = watch or _unwatched
         for job in self.jobs:
             self.clock.at(job.at, VirtualExchange(self, job).start)

@@ -133,14 +133,14 @@ class ReplayRun:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Requests of a trace that were not played as recorded: `num_empty` had no prompt, `num_refused` left no
-    room for an answer within `context_tokens`, and `num_cut` answers ended there."""
+class ExcludedRequests:
+    """Requests of a trace that were not played as recorded: `num_empty` had no prompt, `num_rejected` left no
+    room for an answer within `context_tokens`, and `num_truncated` answers ended there."""
 
     context_tokens: int = 0
     num_empty: int = 0
-    num_refused: int = 0
-    num_cut: int = 0
+    num_rejected: int = 0
+    num_truncated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class RunResult:
     summary: Summary
     curves: Curves
     jobs: tuple[ReplayJob, ...] = ()
-    left_out: LeftOut = LeftOut()
+    excluded: ExcludedRequests = ExcludedRequests()
     block_size: int = 0
     origin: TraceAccount = TraceAccount()
 
@@ -175,11 +175,13 @@ def play(
         done = fleet.run(requests.jobs, watch)
     if not done:
         raise ConfigError(f"{run.trace.path}: no prompt fits the {setup.context_tokens:,} tokens of a cache")
-    left_out = LeftOut(setup.context_tokens, requests.num_empty, fleet.num_refused, fleet.num_cut)
+    excluded = ExcludedRequests(
+        setup.context_tokens, requests.num_empty, fleet.num_rejected, fleet.num_truncated
+    )
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
     kept = tuple(done) if keeps_jobs else ()
     origin = TraceAccount(requests.read_as, requests.num_skipped, requests.skipped, requests.empty)
-    return RunResult(summary, curves(done), kept, left_out, setup.block_size, origin)
+    return RunResult(summary, curves(done), kept, excluded, setup.block_size, origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Requests made of bodies (`core/request.py`): parsed, judged, freed of what may not go on. Pure.
 
+client_body      encoding, form, fields, model and session of a client's body
 parsing          a body of any size below 1 MiB            field_types      types of fields, rejected by name
 large_body       bodies of 1 MiB and more                  outline          where the fields of one lie
 large_media      media of one, scoped to a tenant          abridged         a body without its long texts

@@ -27,8 +27,10 @@ from gateway.requests.model_name import decide
 from gateway.requests.multipart import MARK
 from gateway.requests.outline import WINDOW, Field, Outline
 from gateway.requests.parsing import (
+    PLAIN,
     PROMPT_FIELDS,
     SCALARS,
+    BodyRules,
     completed,
     decode_any,
     decode_raw,
@@ -80,15 +82,7 @@ def is_large(body: bytes) -> bool:
 
 
 def parse_large(
-    path: str,
-    body: bytes,
-    known: Container[bytes] = frozenset(),
-    *,
-    keeps_transfer: bool = False,
-    model: str | None = None,
-    default: str | None = None,
-    salt: str | None = None,
-    models: Container[str] | None = None,
+    path: str, body: bytes, known: Container[bytes] = frozenset(), rules: BodyRules = PLAIN
 ) -> InferenceRequest:
     """The request of a large body, as `parse_request` makes it; what is wrong within messages or a prompt is
     left to the engine. Raises InvalidRequest also for a body that holds too much of something."""
@@ -96,20 +90,9 @@ def parse_large(
     crowded, fields = is_crowded(outline, len(body)), outline.last
     core = _core(outline, body)
     top = _top_of(kind, core, fields, body)
-    writes_model = decide(top, model, default, is_limited=models is not None)
-    messages = _checked(kind, top, fields, body, known, salt, crowded=crowded)
-    request = completed(
-        kind,
-        path,
-        core,
-        top,
-        None,
-        messages,
-        keeps_transfer=keeps_transfer,
-        salt=salt,
-        models=models,
-        writes_model=writes_model,
-    )
+    writes_model = decide(top, rules.model, rules.default, is_limited=rules.is_limited)
+    messages = _checked(kind, top, fields, body, known, rules.salt, crowded=crowded)
+    request = completed(kind, path, core, top, None, messages, rules, writes_model=writes_model)
     request.body = body if request.body == core else expanded(request.body, core, fields, body)
     request.is_large, request.decode = True, decode_large
     request.is_crowded, request.num_ids = crowded, num_ids(kind, fields, body)

@@ -16,6 +16,8 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.request import MODEL
+from gateway.core.route_table import route_of
+from gateway.core.spelling import shortened
 from gateway.core.worker import ServedModel
 
 MAX_PARAMETERS: Final = 256
@@ -106,6 +108,17 @@ def check_plain(path: str, model: str, served: Mapping[str, ServedModel]) -> Non
             "use a route with the model in its body",
             param=MODEL,
         )
+
+
+def default_model(path: str, served: Mapping[str, ServedModel]) -> str:
+    """The model of a request that names none: a fleet of one model needs no name where the route has no
+    place for one. Raises ModelMissing."""
+    if route_of(path).names_model:
+        raise ModelMissing
+    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
+    if len({served[name].root for name in plain}) > 1:
+        raise ModelMissing(f"the query must name the model: {path}?model=NAME, one of {shortened(served)}")
+    return plain[0] if plain else ""
 
 
 class _SeenModel:

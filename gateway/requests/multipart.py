@@ -20,6 +20,7 @@ from gateway.http.messages import HttpRequest
 from gateway.requests.field_judgement import GUARDED, NAMES, XARGS
 from gateway.requests.model_alias import renamed
 from gateway.requests.model_name import decide
+from gateway.requests.parsing import PLAIN, BodyRules
 from gateway.requests.steering import check_adapter, check_letters, is_adapter, is_removed, value_of
 
 MARK = b"--"
@@ -80,30 +81,23 @@ def check_no_form(http: HttpRequest) -> None:
 
 
 def parse_form(
-    path: str,
-    body: bytes,
-    content_type: bytes | None,
-    *,
-    keeps_transfer: bool = False,
-    model: str | None = None,
-    default: str | None = None,
-    models: Container[str] | None = None,
+    path: str, body: bytes, content_type: bytes | None, rules: BodyRules = PLAIN
 ) -> InferenceRequest:
     """Parse a form, which goes on as it came but for names of the request: other fields that steer an engine
-    are refused, not removed."""
+    are refused, not removed. It has no place for a salt."""
     fields: dict[str, Any] = {**form_fields(body, content_type)}
     xargs = _xargs(fields.get(XARGS, "{}"))
     if not NAMES.isdisjoint(fields):
         body = _without(body, NAMES)
         fields = {name: value for name, value in fields.items() if name not in NAMES}
     for name in (*fields, *xargs):
-        if is_removed(name, keeps_transfer):
+        if is_removed(name, rules.keeps_transfer):
             raise InvalidRequest(f"clients may not set '{name}'; leave it out of the form", param=name)
-        if models is not None and is_adapter(name):
+        if rules.models is not None and is_adapter(name):
             value = fields[name] if name in fields else value_of(name, xargs[name])
-            check_adapter(name, value, models)
+            check_adapter(name, value, rules.models)
     check_letters(xargs)
-    if decide(fields, model, default, is_limited=models is not None):
+    if decide(fields, rules.model, rules.default, is_limited=rules.is_limited):
         body = renamed_form(body, fields[MODEL])
     top = {"model": fields["model"], "stream": fields.get("stream", "").lower() in ("true", "1", "on", "yes")}
     return InferenceRequest(RouteKind.PASS, path, body, top, fields=fields)

@@ -9,6 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 from xxhash import xxh3_128
 
 from gateway.core.chat_messages import Messages
@@ -53,46 +54,61 @@ PROMPT_FIELDS: Final[tuple[str, ...]] = (
 """The fields that a chat prompt's text depends on beside its messages."""
 
 
+@mypyc_attr(acyclic=True)
+class BodyRules:
+    """Rules for a body from outside of it: from its query, its caller and the configuration."""
+
+    __slots__ = ("keeps_transfer", "model", "default", "salt", "models")
+
+    def __init__(
+        self,
+        *,
+        keeps_transfer: bool = False,
+        model: str | None = None,
+        default: str | None = None,
+        salt: str | None = None,
+        models: Container[str] | None = None,
+    ) -> None:
+        """Create rules. `keeps_transfer`: clients may split requests themselves. `model` is that of the
+        query, `default` the one where nothing names a model. `salt` goes to the worker in place of the
+        client's; a limited key may use `models`."""
+        self.keeps_transfer = keeps_transfer
+        self.model, self.default = model, default
+        self.salt, self.models = salt, models
+
+    def __repr__(self) -> str:
+        return f"BodyRules(model={self.model!r}, default={self.default!r}, limited={self.is_limited})"
+
+    @property
+    def is_limited(self) -> bool:
+        return self.models is not None
+
+
+PLAIN: Final = BodyRules()
+"""Rules of a request without a query, for a caller that may use all models."""
+
+
 def parse_request(
-    path: str,
-    body: bytes,
-    known: Container[bytes] = frozenset(),
-    *,
-    keeps_transfer: bool = False,
-    model: str | None = None,
-    default: str | None = None,
-    salt: str | None = None,
-    models: Container[str] | None = None,
+    path: str, body: bytes, known: Container[bytes] = frozenset(), rules: BodyRules = PLAIN
 ) -> InferenceRequest:
     """Parse a request. Raises InvalidRequest that names the field at fault, or Forbidden; ModelMissing where
-    neither the body nor `model` (the query's) nor `default` names one. `keeps_transfer`: clients may split
-    requests themselves. `salt` goes to the worker in place of the client's; a limited key may use `models`.
+    neither the body nor the rules name one.
 
     `known` has the names (see Messages) of conversations with messages that passed these checks before:
     they are not decoded again. Everything else is.
     """
     kind = route_of(path).kind
-    messages = _messages(body, known, salt) if kind is RouteKind.CHAT else None
+    messages = _messages(body, known, rules.salt) if kind is RouteKind.CHAT else None
     if messages is not None:
         top, fields, writes_model = messages.top, None, False
-        if model is not None:
-            decide(top, model)
+        if rules.model is not None:
+            decide(top, rules.model)
     else:
-        top = _scalars(path, body) if kind in (RouteKind.PASS, RouteKind.AGENT) else decode_object(body)
-        writes_model = decide(top, model, default, is_limited=models is not None)
+        is_read = kind is RouteKind.CHAT or kind is RouteKind.COMPLETION
+        top = decode_object(body) if is_read else _scalars(path, body)
+        writes_model = decide(top, rules.model, rules.default, is_limited=rules.is_limited)
         fields = _checked(kind, top)
-    return completed(
-        kind,
-        path,
-        body,
-        top,
-        fields,
-        messages,
-        keeps_transfer=keeps_transfer,
-        salt=salt,
-        models=models,
-        writes_model=writes_model,
-    )
+    return completed(kind, path, body, top, fields, messages, rules, writes_model=writes_model)
 
 
 def completed(
@@ -102,20 +118,18 @@ def completed(
     top: dict[str, Any],
     fields: dict[str, Any] | None,
     messages: Messages | None,
+    rules: BodyRules,
     *,
-    keeps_transfer: bool,
-    salt: str | None,
-    models: Container[str] | None,
     writes_model: bool,
 ) -> InferenceRequest:
     """The request of a body with checked fields; `writes_model` as `decide` returns it."""
-    route = route_of(path)
+    route, salt, models = route_of(path), rules.salt, rules.models
     adapter = adapter_of(route, top) if FIELD in top else None
     if len(body) > 2 * MAX_ITEMS:
         check_lists(top, messages.new if messages is not None else top.get(MESSAGES))
     if models is not None and body:
         check_once(body)
-    sent = unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
+    sent = unsteered(top, body, keeps_transfer=rules.keeps_transfer, models=models)
     sent = renamed(sent, top["model"]) if writes_model and body else sent
     sent = without_adapter(route, sent) if FIELD in top and route is not ADDED else sent
     check_scalars(top)
@@ -127,7 +141,7 @@ def completed(
             fields[SALT] = salt  # they are those of the body that goes on
     if fields is not None:
         fields.pop(FIELD, None)
-    if keeps_transfer and has_transfer(top):
+    if rules.keeps_transfer and has_transfer(top):
         request.may_split = False  # its client splits it
     return request
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from gateway.apis.open_routes import CONTROL, Routes, default_model
-from gateway.core.errors import MethodNotAllowed, ModelMissing
+from gateway.apis.open_routes import CONTROL, Routes
+from gateway.core.errors import MethodNotAllowed
 from gateway.core.route_table import ROUTES
-from gateway.core.worker import ServedModel
 
 
 def test_inference_is_open_and_engine_control_is_closed() -> None:
@@ -60,36 +59,6 @@ def test_an_invalid_route_is_rejected(entry: str) -> None:
         Routes([entry])
     with pytest.raises(ValueError, match="neither|by the gateway itself"):
         Routes((), [entry])
-
-
-ONE = {
-    "m": ServedModel("m", "root"),
-    "alias": ServedModel("alias", "root"),
-    "tuned": ServedModel("tuned", "root", "tuned"),
-}
-TWO = ONE | {"other": ServedModel("other", "else")}
-
-
-@pytest.mark.parametrize(
-    ("path", "served", "model"),
-    [
-        ("/generate", ONE, "m"),
-        ("/generate", {}, ""),
-        ("/generate", TWO, None),
-        ("/v1/chat/completions", ONE, None),
-        ("/v1/embeddings", ONE, None),
-        ("/tokenize", ONE, None),
-        ("/v1/load_lora_adapter", ONE, "m"),
-    ],
-)
-def test_a_route_without_a_model_field_takes_the_only_model_served(
-    path: str, served: dict[str, ServedModel], model: str | None
-) -> None:
-    if model is None:
-        with pytest.raises(ModelMissing):
-            default_model(path, served)
-    else:
-        assert default_model(path, served) == model
 
 
 def test_an_added_route_keeps_its_last_slash_for_workers() -> None:

@@ -12,7 +12,7 @@ from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.app import bundled_tokenizer
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.tokenization.chat_template import dump_tools
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support.agents import AGENT_ANSWERS, MESSAGES, RESPONSES
@@ -140,7 +140,7 @@ def test_salt_and_session_are_kept_in_the_chat() -> None:
 
 
 def test_a_model_named_by_the_route_is_the_model_of_the_chat() -> None:
-    asked = parse_request("/v1/responses", b'{"input": "a"}', model="m")
+    asked = parse_request("/v1/responses", b'{"input": "a"}', rules=BodyRules(model="m"))
     assert (as_chat(asked).model, as_chat(asked).fields["messages"]) == (
         "m",
         [{"role": "user", "content": "a"}],

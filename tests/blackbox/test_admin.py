@@ -86,7 +86,7 @@ async def test_metric_names_carry_units_and_help() -> None:
             f'kvgate_worker_booked_prompt_tokens{{worker="{worker.id}"}}': 0,
             f'kvgate_worker_prompt_tokens_total{{worker="{worker.id}"}}': 64,
             f'kvgate_worker_reported_cached_tokens_total{{worker="{worker.id}"}}': 32,
-            f'kvgate_worker_completion_tokens_total{{worker="{worker.id}"}}': 2,
+            f'kvgate_worker_output_tokens_total{{worker="{worker.id}"}}': 2,
             f'kvgate_ttft_seconds_count{{worker="{worker.id}"}}': 1,
             f'kvgate_worker_up{{worker="{worker.id}"}}': 1,
             'kvgate_responses_total{code="200"}': 1,

@@ -16,14 +16,15 @@ from tests import ROOT
 
 PROGRAM = """
 import ast, asyncio, json, sys, sysconfig
-import gateway, kvgate
+import kvgate
 names = {"__name__": "program"}
 code = compile(sys.stdin.read(), "program", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 asyncio.run(eval(code, names))
 decision = names["decision"]
 print(json.dumps({
     "url": decision.worker.url, "num_tokens": decision.num_tokens, "load": names["load"],
-    "file": kvgate.__file__, "packages": sysconfig.get_path("purelib"), "is_compiled": gateway.is_compiled,
+    "file": kvgate.__file__, "packages": sysconfig.get_path("purelib"),
+    "router": sys.modules[kvgate.Router.__module__].__file__,
 }))
 """
 
@@ -70,5 +71,5 @@ async def test_the_installed_library_routes_a_request_as_the_guide_shows(tmp_pat
         for sim in sims:
             await sim.stop()
     is_wheel = bool(os.environ.get("GATEWAY_PYTHON"))
-    assert result["is_compiled"] is is_wheel
+    assert result["router"].endswith(".so") is is_wheel
     assert Path(result["file"]).is_relative_to(result["packages"] if is_wheel else ROOT)

@@ -72,11 +72,11 @@ async def test_the_advice_is_a_command_to_copy(server: Server, narrow: Url) -> N
 
 async def print_check(server: Server, **changes: str) -> bool:
     gateway = Gateway(server.config(index="memory", **changes))
-    assert gateway.bookings
+    assert gateway.parts.bookings.bookings
     try:
-        return await gateway.bookings.print_check()
+        return await gateway.parts.bookings.bookings.print_check()
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
 
 
 async def test_a_right_that_cannot_be_checked_is_printed_and_no_fault(

@@ -24,7 +24,7 @@ def test_an_address_without_a_worker_is_reported_with_its_reason(capsys: pytest.
 def test_the_report_is_json_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["engine", "test", "http://127.0.0.1:1", "--json"]) == 1
     read = json.loads(capsys.readouterr().out)
-    assert (read["usable"], read["findings"][0]["verdict"]) == (False, "fail")
+    assert (read["usable"], read["findings"][0]["result"]) == (False, "fail")
 
 
 async def test_the_report_names_engine_version_and_models() -> None:
@@ -33,7 +33,7 @@ async def test_the_report_names_engine_version_and_models() -> None:
     try:
         report = await report_on(gateway, sim.url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
         await sim.stop()
     assert report.subject.startswith(f"{sim.url}: vllm 0.")
     assert report.subject.endswith(", models m")
@@ -61,7 +61,7 @@ async def test_an_engine_that_token_ids_would_end_is_sent_none() -> None:
     try:
         report = await report_on(gateway, url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
         await server.close()
     assert report.subject.startswith(f"{url}: mlx ")
     (finding,) = (finding for finding in report.findings if finding.question == "token ids")

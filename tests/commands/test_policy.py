@@ -87,6 +87,49 @@ def test_shipped_and_composed_policies_can_be_tested(
     assert code == 0 and text.startswith("policy power_of_two\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("power_of_two", ["policy"]),
+        ("lora_affinity", ["policy", "scorer"]),
+        ("topology", ["policy", "filter"]),
+        ("weighted", ["picker"]),
+        ("Near", ["filter"]),
+    ],
+)
+def test_everything_with_a_name_is_tested(
+    name: str, kinds: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("--policy-file", written(tmp_path, GOOD), "--policy-budget-ms", "60000")
+    code, text = ran(capsys, "test", name, *own)
+    heads = [line for line in text.splitlines()[:-1] if not line.startswith("  ")]
+    assert (code, heads) == (0, [f"{kind} {name}" for kind in kinds])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("power_of_too", "; did you mean power_of_two?"), ("zz", "; see `kvgate policy list`")],
+)
+def test_an_unknown_name_is_answered_with_a_similar_one(
+    name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = ran(capsys, "test", name)
+    assert (code, text) == (2, f"kvgate: there is no policy, filter, scorer or picker '{name}'{words}\n")
+
+
+def test_a_package_that_cannot_be_loaded_is_listed_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "lost_package-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: lost-package\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[kvgate.policies]\nlost = no_such_module:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, text = ran(capsys, "list")
+    words = "left out: policy 'lost' of package lost-package cannot be loaded: "
+    assert code == 0 and text.splitlines()[-1].startswith(words)
+
+
 def test_policies_of_installed_packages_are_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +141,8 @@ def test_policies_of_installed_packages_are_found(
     monkeypatch.syspath_prepend(tmp_path)
     code, text = ran(capsys, "test", "--policy", "theirs", "--policy-budget-ms", "60000")
     assert (code, text.splitlines()[0], text.splitlines()[-1]) == (0, "policy theirs", "9 of 9 checks passed")
-    assert "theirs" in ran(capsys, "list")[1]
+    shown = ran(capsys, "list")[1].splitlines()
+    assert [line.partition(":")[0] for line in shown if "theirs" in line] == ["policy"]
 
 
 def test_known_policies_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_a_row_says_all_of_its_worker(browser: Any, fleet: ConsoleFleet) -> None
     seen.page.get_by_text(f"{NUM_WORKERS + 1} of {NUM_WORKERS + 2}").wait_for()
     seen.page.locator("tbody tr.row", has_text=fleet.absent).get_by_text("joining").wait_for()
     row.click()
-    seen.page.get_by_role("dialog").get_by_text("Right predictions lately").wait_for()
+    seen.page.get_by_role("dialog").get_by_text("Exact predictions lately").wait_for()
     seen.check_accessible()
     seen.page.keyboard.press("Escape")
     seen.page.get_by_role("dialog").wait_for(state="detached")

@@ -17,7 +17,7 @@ from gateway.core.route_table import CHAT
 from gateway.http.cache_report import asking
 from gateway.requests.large_body import parse_large
 from gateway.requests.media_uuid import scoped
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.worker_tokens import tokenize_bodies
 
@@ -76,15 +76,15 @@ def test_body_goes_on_as_it_came(name: str, number: str) -> None:
     body = form % number.encode()
     for parse in (parse_request, parse_large):
         assert parse(path, body).body == body
-        assert parse(path, body, models=["m"]).body == body
-        request = parse(path, body, salt="s")
+        assert parse(path, body, rules=BodyRules(models=["m"])).body == body
+        request = parse(path, body, rules=BodyRules(salt="s"))
         assert number.encode() in request.body and decode(request.body)["cache_salt"] == "s"
         assert "inf" in str(parse(path, body).fields)
 
 
 def test_fields_that_are_rewritten_keep_the_number() -> None:
     body = b'{%b,"vllm_xargs":{"kv_cache_report_mode":"full","n":1e400},"parameters":{"n":1e400}}' % TALK
-    sent = parse_request(CHAT, body, models=["m"]).body
+    sent = parse_request(CHAT, body, rules=BodyRules(models=["m"])).body
     assert b"report_mode" not in sent and sent.count(b"e400") + sent.count(b"e999") == 2
     assert decode(asking(sent))["vllm_xargs"] == {"kv_cache_report_mode": "full", "n": float("inf")}
     image = b'{"type":"image_url","image_url":{"url":"data:,","n":1e400},"uuid":"u"}'

@@ -131,4 +131,4 @@ def test_the_wheel_of_the_context_has_all_files_of_the_packages(context: Path, t
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("kvgate-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert sources() - names == set()
+    assert {name if name.startswith("kvgate/") else f"kvgate/{name}" for name in sources()} - names == set()

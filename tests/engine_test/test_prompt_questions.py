@@ -110,7 +110,7 @@ async def report_of(url: str) -> Report:
     try:
         return await report_on(gateway, url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
 
 
 @pytest.mark.parametrize("engine", [LlamaCpp(), Mlx()], ids=["llamacpp", "mlx"])

@@ -98,7 +98,7 @@ async def report_of(url: str, **options: Any) -> Report:
     try:
         return await report_on(gateway, url)
     finally:
-        gateway.close_context()
+        await gateway.stop(0)
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
@@ -249,7 +249,7 @@ async def test_an_engine_that_hangs_is_asked_two_questions_and_its_health(
         try:
             report = await report_on(gateway, sim.url, patience(1))
         finally:
-            gateway.close_context()
+            await gateway.stop(0)
     words = {finding.question: finding.observed for finding in report.findings}
     assert words["token ids"] == words["events"] == f"no answer within {patience(1):g} s"
     assert words["salts"] == words["names"] == "not asked, since 2 questions had no answer"

@@ -26,7 +26,7 @@ def test_a_worker_with_something_wrong_is_not_usable() -> None:
 def test_json_has_each_finding() -> None:
     read = Report("w", FINDINGS).fields()
     assert read["usable"] is True
-    assert [(each["question"], each["verdict"]) for each in read["findings"]] == [
+    assert [(each["question"], each["result"]) for each in read["findings"]] == [
         ("load", "ok"),
         ("unknown model", "unsupported"),
     ]

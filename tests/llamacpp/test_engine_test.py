@@ -22,7 +22,7 @@ def report_of(url: str, *flags: str) -> dict[str, str]:
     command = [sys.executable, "-m", "kvgate", "engine", "test", url, "--json", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stdout
-    return {each["question"]: each["verdict"] for each in json.loads(done.stdout)["findings"]}
+    return {each["question"]: each["result"] for each in json.loads(done.stdout)["findings"]}
 
 
 def test_llama_cpp_does_what_is_known_of_it(

@@ -24,6 +24,6 @@ def test_mlx_does_what_is_known_of_it(workers: tuple[MlxWorker, MlxWorker]) -> N
     command = [sys.executable, "-m", "kvgate", "engine", "test", worker.url, "--json"]
     command += ["--tokenizer", str(worker.model)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
-    found = {each["question"]: each["verdict"] for each in json.loads(done.stdout)["findings"]}
+    found = {each["question"]: each["result"] for each in json.loads(done.stdout)["findings"]}
     assert found == VERDICTS, done.stdout
     assert done.returncode == 0 and worker.is_ready()

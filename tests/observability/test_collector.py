@@ -144,7 +144,7 @@ def test_a_workers_traffic() -> None:
         "worker_failed_requests_total": 1,
         "worker_prompt_tokens_total": 300,
         "worker_predicted_cached_tokens_total": 200,
-        "worker_completion_tokens_total": 25,
+        "worker_output_tokens_total": 25,
         "worker_reported_answers_total": 4,
         "worker_reported_prompt_tokens_total": 400,
         "worker_reported_cached_tokens_total": 281,

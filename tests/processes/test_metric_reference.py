@@ -20,6 +20,7 @@ COMMON_LABELS = (
     "code",
     "error",
     "reason",
+    "cause",
     "result",
     "policy",
     "tenant",

@@ -1,4 +1,4 @@
-"""The blocks of docs/guides/reverse-proxies.md, in the real nginx and HAProxy, before a gateway."""
+"""examples/nginx and the blocks of docs/guides/reverse-proxies.md, in the real nginx and HAProxy."""
 
 import asyncio
 import os
@@ -21,6 +21,7 @@ from tests.support.patience import patience, until
 pytestmark = pytest.mark.proxies
 
 ROOT = Path(os.environ.get("PROXIES", ".cache/proxies")).absolute() / "root"
+SITE = Path("examples/nginx/kvgate.conf").read_text()
 BLOCKS = Path("docs/guides/reverse-proxies.md").read_text()
 LYING = (
     (b"X-Forwarded-For", b"198.51.100.9"),
@@ -59,7 +60,7 @@ async def started(command: list[str], port: int) -> AsyncIterator[int]:
 @asynccontextmanager
 async def nginx(directory: Path, gateway: int) -> AsyncIterator[int]:
     port = free_port()
-    block_of = block("nginx", "location /llm/").replace("127.0.0.1:8000", f"127.0.0.1:{gateway}")
+    site = SITE.replace("127.0.0.1:8000", f"127.0.0.1:{gateway}")
     paths = "".join(
         f"{name}_temp_path {directory}/{name};\n"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -67,11 +68,13 @@ async def nginx(directory: Path, gateway: int) -> AsyncIterator[int]:
     conf = directory / "nginx.conf"
     conf.write_text(
         f"daemon off;\npid {directory}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n{paths}"
-        + block_of.replace("listen 8080", f"listen 127.0.0.1:{port}")
+        + site.replace("listen 8080", f"listen 127.0.0.1:{port}")
         + "}\n"
     )
-    binary = str(ROOT / "usr/sbin/nginx")
-    async with started([binary, "-p", str(directory), "-e", f"{directory}/log", "-c", str(conf)], port):
+    command = [str(ROOT / "usr/sbin/nginx"), "-p", str(directory), "-e", f"{directory}/log", "-c", str(conf)]
+    check = await asyncio.create_subprocess_exec(*command, "-t")
+    assert await check.wait() == 0
+    async with started(command, port):
         yield port
 
 

@@ -6,8 +6,10 @@ from gateway.core.decision import Decision
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.usage import Usage
 from gateway.observability.metrics import Metrics, WorkerMetrics
-from gateway.proxy.accounting import count_answer, count_request
+from gateway.observability.request_end import RequestEnd
+from gateway.proxy.accounting import Ending, account, count_answer, count_request
 from gateway.requests.parsing import parse_request
+from tests.support.worlds.exchanges import ExchangeWorld
 
 
 class Decided:
@@ -40,3 +42,34 @@ def test_reported_usage_is_counted_where_the_whole_prompt_is_known(prompt_from: 
     metrics = WorkerMetrics()
     count_answer(metrics, cast(Decision, Decided(prompt_from)), 200, Usage(100, 7))
     assert metrics.completion_tokens == tokens
+
+
+def test_the_end_of_an_exchange_frees_its_booking_and_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, ends = ExchangeWorld(monkeypatch, "w:1"), list[RequestEnd]()
+    world.context.end_observers.append(ends.append)
+    exchange, now = world.ask()[0], world.loop.time()
+    assert exchange.decision and world.in_flight() == 1
+    metrics = world.metrics.worker(exchange.decision.worker.id)
+
+    def ending(result: str, status: int, is_refused: bool = False) -> Ending:
+        return Ending(
+            result,
+            "",
+            status,
+            "completion",
+            sent_s=now,
+            ended_s=now + 2.0,
+            answer=None,
+            usage=None,
+            worker_metrics=metrics,
+            is_refused=is_refused,
+        )
+
+    account(world.context, exchange, ending("ended", 200))
+    assert world.in_flight() == 0 and world.metrics.responses == {200: 1}
+    assert (ends[0].result, ends[0].status, ends[0].lasted_s) == ("ended", 200, 2.0)
+    assert metrics.num_answered == 1
+    account(world.context, exchange, ending("aborted", 200))
+    assert metrics.num_answered == 1 and len(ends) == 2

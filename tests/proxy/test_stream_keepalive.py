@@ -8,7 +8,7 @@ import pytest
 from gateway.core.errors import NoWorker
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.proxy.stream_keepalive import COMMENT, MAX_BODY_BYTES, KeptAliveResponder, takes_comments
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.server.responder import Responder
 from tests.support.recorded_wire import RecordedWire
 from tests.support.transports import FakeLoop
@@ -171,4 +171,4 @@ def test_an_aborted_stream_gets_no_more() -> None:
     ],
 )
 def test_only_event_streams_take_comments(path: str, body: bytes, takes: bool) -> None:
-    assert takes_comments(parse_request(path, body, default="m")) is takes
+    assert takes_comments(parse_request(path, body, rules=BodyRules(default="m"))) is takes

@@ -40,11 +40,11 @@ def test_a_table_a_document_and_a_chart_are_written(
     assert (document["setup"]["block_size"], document["setup"]["kv_blocks"]) == (512, 400_000 // 512)
     assert document["trace"]["read_as"] == "mooncake, hashes of 512 tokens, times in ms"
     assert (document["trace"]["num_skipped"], document["trace"]["skipped"]) == (0, [])
-    assert document["left_out"] == {
+    assert document["excluded"] == {
         "context_tokens": 399_872,
         "num_empty": 0,
-        "num_refused": 0,
-        "num_cut": 0,
+        "num_rejected": 0,
+        "num_truncated": 0,
     }
     assert "<svg" in drawn.read_text()
 
@@ -164,7 +164,7 @@ def test_a_failed_run_leaves_no_empty_file(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_requests_that_were_left_out_are_named_below_the_table(
+def test_requests_that_were_excluded_are_named_below_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = trace(tmp_path / "t.jsonl").path
@@ -176,9 +176,9 @@ def test_requests_that_were_left_out_are_named_below_the_table(
     arguments = ["--policy", "round_robin", "--no-bounds", "--processes", "1", "--kv-blocks", "6"]
     assert main(["replay", str(path), *arguments]) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [
-        "left out: 1 with an empty prompt (line 41)",
-        "refused: 1 with a prompt that leaves no room for an answer in the 3,072 tokens of a cache",
-        "cut: 1 with an answer that reaches the 3,072 tokens of a cache",
+        "excluded: 1 with an empty prompt (line 41)",
+        "rejected: 1 with a prompt that leaves no room for an answer in the 3,072 tokens of a cache",
+        "truncated: 1 with an answer that reaches the 3,072 tokens of a cache",
     ]
 
 

@@ -13,6 +13,6 @@ def test_prompts_without_room_are_refused_and_answers_end_at_the_limit() -> None
         (5, 5, 5),
         (5, 5, 5),
     ]
-    assert (found.num_refused, found.num_cut) == (2, 1)
+    assert (found.num_rejected, found.num_truncated) == (2, 1)
     assert jobs[-1].num_output == 6, "the caller's request is as before"
     assert admitted(found.jobs, 10) == Admitted(found.jobs)

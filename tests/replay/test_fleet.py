@@ -86,7 +86,7 @@ def test_a_request_larger_than_a_cache_does_not_hang() -> None:
     done = fleet.run(some)
     check_ended(fleet, done)
     assert [(job.num_tokens, job.num_output) for job in done] == [(300, 20), (40, 200)]
-    assert (fleet.num_refused, fleet.num_cut) == (2, 1)
+    assert (fleet.num_rejected, fleet.num_truncated) == (2, 1)
     assert pooled_of(fleet.setup).context_tokens == 320
 
 

@@ -11,7 +11,7 @@ from gateway.replay.fleet import Setup
 from gateway.replay.play import (
     BOUNDS,
     POOLED,
-    LeftOut,
+    ExcludedRequests,
     ReplayRun,
     Trace,
     block_size_of,
@@ -87,7 +87,7 @@ def test_requests_beyond_a_cache_are_refused_or_cut_in_every_row_and_counted(tmp
     path.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
     for policy in ("round_robin", *BOUNDS):
         result = play(ReplayRun(Trace(path), policy, H100_8B, 2, kv_blocks=4), keeps_jobs=True)
-        assert result.left_out == LeftOut(2048, num_empty=1, num_refused=1, num_cut=1)
+        assert result.excluded == ExcludedRequests(2048, num_empty=1, num_rejected=1, num_truncated=1)
         assert [(job.num_tokens, job.num_output) for job in result.jobs] == [(600, 3), (2000, 48)]
         assert result.block_size == 512
 

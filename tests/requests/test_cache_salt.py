@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.errors import NotSupported
 from gateway.core.route_table import TABLE, Salt, paths
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 
 BODY = b'{"model":"m","input":"x"}'
 UNKNOWN = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v2/embed", "/cohere/v2/chat"}
@@ -17,13 +17,13 @@ def routes(how: Salt) -> list[str]:
 
 @pytest.mark.parametrize("path", routes(Salt.NO_CACHE))
 def test_a_route_without_a_cache_is_not_salted(path: str) -> None:
-    assert parse_request(path, BODY, salt="OURS").body == BODY
+    assert parse_request(path, BODY, rules=BodyRules(salt="OURS")).body == BODY
 
 
 @pytest.mark.parametrize("path", [*routes(Salt.REFUSED), "/mine"])
 def test_a_route_that_takes_no_salt_is_rejected_rather_than_shared(path: str) -> None:
     with pytest.raises(NotSupported, match=f"requests to {path} cannot be isolated") as caught:
-        parse_request(path, BODY, salt="OURS")
+        parse_request(path, BODY, rules=BodyRules(salt="OURS"))
     assert caught.value.status == 501
     assert parse_request(path, BODY).body == BODY
 

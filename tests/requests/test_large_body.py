@@ -17,7 +17,7 @@ from gateway.requests.large_body import (
     parse_large,
 )
 from gateway.requests.outline import Outline
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 MB = 1 << 20
@@ -56,7 +56,8 @@ def test_a_large_body_makes_the_same_request(name: str, options: dict[str, Any])
     path, given = BODIES[name]
     if options.get("salt") and path == "/v1/embeddings":
         return
-    found, expected = parse_large(path, given, **options), parse_request(path, given, **options)
+    rules = BodyRules(**options)
+    found, expected = parse_large(path, given, rules=rules), parse_request(path, given, rules=rules)
     for attribute in READ:
         assert getattr(found, attribute) == getattr(expected, attribute), attribute
     if name != "steering":  # there `fields` may still have fields that are not sent
@@ -100,12 +101,14 @@ def test_a_wrong_field_is_named(path: str, given: bytes, fault: str) -> None:
 def test_the_model_of_a_large_body_is_required_bounded_and_checked_against_the_key() -> None:
     with pytest.raises(ModelMissing):
         parse_large(COMPLETIONS, json.dumps({"prompt": "a" * MB}).encode())
-    sent = parse_large(COMPLETIONS, json.dumps({"model": "", "prompt": "a" * MB}).encode(), model="q")
+    sent = parse_large(
+        COMPLETIONS, json.dumps({"model": "", "prompt": "a" * MB}).encode(), rules=BodyRules(model="q")
+    )
     assert (sent.model, msgspec.json.decode(sent.body)["model"]) == ("q", "q")
     with pytest.raises(InvalidRequest, match="longer than"):
         parse_large(COMPLETIONS, json.dumps({"model": "a" * MB, "prompt": ""}).encode())
     with pytest.raises(Forbidden):
-        parse_large(COMPLETIONS, body(prompt="a" * MB, lora_path="x"), models={"m"})
+        parse_large(COMPLETIONS, body(prompt="a" * MB, lora_path="x"), rules=BodyRules(models={"m"}))
 
 
 def test_a_field_of_too_many_values_is_rejected() -> None:
@@ -157,7 +160,7 @@ def test_a_list_of_several_prompts_is_recognized(prompt: object, is_one: bool) -
 def test_a_changed_body_keeps_its_long_fields() -> None:
     tools = [{"function": {"name": "f" * MB}}]
     given = body(messages=[TURN], tools=tools, kv_transfer_params={})
-    sent = parse_large(CHAT, given, salt="s").body
+    sent = parse_large(CHAT, given, rules=BodyRules(salt="s")).body
     assert json.loads(sent) == {"model": "m", "messages": [TURN], "tools": tools, "cache_salt": "s"}
     twice = b'{"model":"m","prompt":"%b","prompt":"hi","kv_transfer_params":{}}' % (b"a" * MB)
     assert json.loads(parse_large(COMPLETIONS, twice).body) == {"model": "m", "prompt": "hi"}
@@ -166,7 +169,7 @@ def test_a_changed_body_keeps_its_long_fields() -> None:
 def test_a_second_model_is_found_in_a_large_body() -> None:
     given = b'{"model":"m","prompt":"%b","mod\\u0065l":"n"}' % (b"a" * MB)
     with pytest.raises(InvalidRequest, match="2 times"):
-        parse_large(COMPLETIONS, given, models={"m", "n"})
+        parse_large(COMPLETIONS, given, rules=BodyRules(models={"m", "n"}))
     assert parse_large(COMPLETIONS, given).model == "n"
 
 
@@ -209,7 +212,7 @@ def test_fields_that_nothing_reads_are_not_decoded(unit: str) -> None:
     """A short one stays JSON, a long one is stood in for: decoders keep the interpreter lock to their end."""
     short, long = (f"[{','.join([unit] * num)}]".encode() for num in (2_000, 200_000))
     given = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"y":%b,"z":%b,"n":1}' % (short, long)
-    request = parse_large(CHAT, given, models={"m"})
+    request = parse_large(CHAT, given, rules=BodyRules(models={"m"}))
     assert request.body is given and request.fields["n"] == 1
     assert request.fields["messages"] == [{"role": "user", "content": "hi"}]
     assert len(request.fields["y"]) == 2_000 and len(request.fields["z"]) <= 1

@@ -9,7 +9,7 @@ from gateway.core.errors import InvalidRequest
 from gateway.requests.large_body import parse_large
 from gateway.requests.large_media import scoped_large
 from gateway.requests.media_uuid import MAX_COMMAS, MAX_DEPTH, Rewrite, scope_media
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 
 CHAT, RESPONSES, EMBEDDINGS = "/v1/chat/completions", "/v1/responses", "/v1/embeddings"
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}, "uuid": "a"}
@@ -24,7 +24,7 @@ def chat(*parts: object, **fields: object) -> bytes:
 
 
 def sent(body: bytes, salt: str = "A", path: str = CHAT, *, large: bool = False) -> Any:
-    request = (parse_large if large else parse_request)(path, body, salt=salt)
+    request = (parse_large if large else parse_request)(path, body, rules=BodyRules(salt=salt))
     scope_media(request, salt, scoped_large if large else None)
     return msgspec.json.decode(request.body)
 
@@ -76,7 +76,7 @@ def test_tools_and_numbers_stay_as_they_were() -> None:
         {"type": "function", "function": {"name": "f", "parameters": {"image": {"uuid": "a"}, "uuid": 1}}}
     ]
     body = chat(IMAGE, tools=tools)[:-1] + b',"temperature":0.10}'
-    request = parse_request(CHAT, body, salt="A")
+    request = parse_request(CHAT, body, rules=BodyRules(salt="A"))
     scope_media(request, "A")
     assert b'"temperature":0.10,' in request.body
     assert msgspec.json.decode(request.body)["tools"] == tools
@@ -98,7 +98,7 @@ def test_a_medium_is_found_on_every_route(path: str, fields: dict[str, Any]) -> 
 
 
 def test_a_body_without_media_is_not_written_again() -> None:
-    request = parse_request(CHAT, chat({"type": "text", "text": '"uuid"'}), salt="A")
+    request = parse_request(CHAT, chat({"type": "text", "text": '"uuid"'}), rules=BodyRules(salt="A"))
     before = request.body
     scope_media(request, "A")
     assert request.body is before
@@ -106,7 +106,7 @@ def test_a_body_without_media_is_not_written_again() -> None:
 
 def test_an_unreadable_or_oversized_medium_is_rejected() -> None:
     half = rb'{"model":"m","input":[{"image":"x","uuid":"\ud800"}]}'
-    request = parse_request(CHAT, chat(IMAGE), salt="A")
+    request = parse_request(CHAT, chat(IMAGE), rules=BodyRules(salt="A"))
     request.body = half
     with pytest.raises(InvalidRequest, match="beside a 'uuid'"):
         scope_media(request, "A")
@@ -121,9 +121,9 @@ def test_a_uuid_is_looked_for_in_bounds(rewrite: Rewrite | None) -> None:
     deep: object = IMAGE
     for _ in range(MAX_DEPTH):
         deep = [deep]
-    request = parse_request(CHAT, chat(deep), salt="A")
+    request = parse_request(CHAT, chat(deep), rules=BodyRules(salt="A"))
     with pytest.raises(InvalidRequest, match="over 16 levels deep"):
         scope_media(request, "A", rewrite)
-    request = parse_request(CHAT, chat(IMAGE, seed=[1] * (MAX_COMMAS + 2)), salt="A")
+    request = parse_request(CHAT, chat(IMAGE, seed=[1] * (MAX_COMMAS + 2)), rules=BodyRules(salt="A"))
     with pytest.raises(InvalidRequest, match="too many values"):
         scope_media(request, "A", rewrite)

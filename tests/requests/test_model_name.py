@@ -13,6 +13,7 @@ from gateway.requests.model_name import (
     check_once,
     check_plain,
     decide,
+    default_model,
     renamed_query,
     with_query,
 )
@@ -120,3 +121,33 @@ def test_an_adapter_is_rejected_on_a_route_without_a_model_in_its_body() -> None
     check_plain("/generate", "unknown", served)
     with pytest.raises(InvalidRequest, match="adapter 'ad'"):
         check_plain("/generate", "ad", served)
+
+
+ONE = {
+    "m": ServedModel("m", "root"),
+    "alias": ServedModel("alias", "root"),
+    "tuned": ServedModel("tuned", "root", "tuned"),
+}
+TWO = ONE | {"other": ServedModel("other", "else")}
+
+
+@pytest.mark.parametrize(
+    ("path", "served", "model"),
+    [
+        ("/generate", ONE, "m"),
+        ("/generate", {}, ""),
+        ("/generate", TWO, None),
+        ("/v1/chat/completions", ONE, None),
+        ("/v1/embeddings", ONE, None),
+        ("/tokenize", ONE, None),
+        ("/v1/load_lora_adapter", ONE, "m"),
+    ],
+)
+def test_a_route_without_a_model_field_takes_the_only_model_served(
+    path: str, served: dict[str, ServedModel], model: str | None
+) -> None:
+    if model is None:
+        with pytest.raises(ModelMissing):
+            default_model(path, served)
+    else:
+        assert default_model(path, served) == model

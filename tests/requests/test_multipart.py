@@ -17,6 +17,7 @@ from gateway.requests.multipart import (
     parse_form,
     renamed_form,
 )
+from gateway.requests.parsing import BodyRules
 from tests.support.blackbox.multipart_forms import KIND, form, part
 
 PATH = "/v1/audio/transcriptions"
@@ -127,16 +128,16 @@ def test_names_of_a_request_are_left_out_of_a_form() -> None:
 
 def test_clients_that_split_requests_themselves_may_steer_except_for_events() -> None:
     body = form(part("model", b"m"), part("vllm_xargs", b'{"kv_transfer_params":"x"}'))
-    assert parse_form(PATH, body, KIND, keeps_transfer=True).body == body
+    assert parse_form(PATH, body, KIND, rules=BodyRules(keeps_transfer=True)).body == body
     with pytest.raises(InvalidRequest, match="clients may not set 'kv_cache_report_mode'"):
-        parse_form(PATH, form(part("kv_cache_report_mode", b"")), KIND, keeps_transfer=True)
+        parse_form(PATH, form(part("kv_cache_report_mode", b"")), KIND, rules=BodyRules(keeps_transfer=True))
 
 
 def test_a_form_without_a_model_is_rejected_unless_the_query_names_one() -> None:
     body = form(AUDIO)
     with pytest.raises(ModelMissing):
         parse_form(PATH, body, KIND)
-    request = parse_form(PATH, body, KIND, model="other")
+    request = parse_form(PATH, body, KIND, rules=BodyRules(model="other"))
     assert (request.model, form_fields(request.body, KIND)) == ("other", {"model": "other"})
     assert AUDIO in request.body
 
@@ -173,10 +174,10 @@ def test_a_second_model_is_rejected_however_it_is_hidden(body: bytes, kind: byte
 
 def test_adapters_are_checked_against_the_key() -> None:
     body = form(part("model", b"m"), part("lora_path", b"ad1"))
-    assert parse_form(PATH, body, KIND, models={"m", "ad1"}).body == body
+    assert parse_form(PATH, body, KIND, rules=BodyRules(models={"m", "ad1"})).body == body
     assert parse_form(PATH, body, KIND).body == body
     with pytest.raises(Forbidden):
-        parse_form(PATH, body, KIND, models={"m"})
+        parse_form(PATH, body, KIND, rules=BodyRules(models={"m"}))
 
 
 def test_a_json_body_is_not_forwarded_as_a_form() -> None:

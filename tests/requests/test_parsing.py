@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.route_table import RouteKind
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -109,12 +109,12 @@ def test_a_model_may_be_named_outside_the_body(path: str) -> None:
     body = b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","model":null}'
     with pytest.raises(ModelMissing):
         parse_request(path, body)
-    request = parse_request(path, body, model="other")
+    request = parse_request(path, body, rules=BodyRules(model="other"))
     assert request.model == "other" and b'"model":"other"' in request.body and b"null" not in request.body
 
 
 def test_an_added_route_may_have_no_body() -> None:
-    request = parse_request("/sleep", b"", model="m")
+    request = parse_request("/sleep", b"", rules=BodyRules(model="m"))
     assert (request.kind, request.model, request.body, request.may_repeat) == (
         RouteKind.PASS,
         "m",
@@ -186,7 +186,10 @@ def test_a_client_that_splits_requests_itself_may_send_transfer_fields(field: st
         ("/v1/chat/completions", '"messages":[{"role":"user"}]'),
     ):
         body = f'{{"model":"m",{prompt_field},{field}}}'.encode()
-        allowed, removed = parse_request(path, body, keeps_transfer=True), parse_request(path, body)
+        allowed, removed = (
+            parse_request(path, body, rules=BodyRules(keeps_transfer=True)),
+            parse_request(path, body),
+        )
         assert (allowed.may_split, field.encode() in allowed.body) == (not is_kept, is_kept)
         assert (removed.may_split, field.encode() in removed.body) == (True, False)
 
@@ -263,7 +266,7 @@ SALTED = [
     ],
 )
 def test_a_salt_replaces_the_salt_of_the_client(path: str, body: bytes, given: bytes) -> None:
-    request = parse_request(path, body % given, salt="OURS")
+    request = parse_request(path, body % given, rules=BodyRules(salt="OURS"))
     assert request.cache_salt == "OURS"
     sent = msgspec.json.decode(request.body)
     assert sent == msgspec.json.decode(body % given) | {"cache_salt": "OURS"}
@@ -274,24 +277,24 @@ def test_a_salt_replaces_the_salt_of_the_client(path: str, body: bytes, given: b
 
 @pytest.mark.parametrize("space", [b"", b" ", b"\n\t\r "])
 def test_a_body_that_ends_in_white_space_is_salted(space: bytes) -> None:
-    request = parse_request(COMPLETION, b'{"model":"m","prompt":"}" }' + space, salt="OURS")
+    request = parse_request(COMPLETION, b'{"model":"m","prompt":"}" }' + space, rules=BodyRules(salt="OURS"))
     assert msgspec.json.decode(request.body) == {"model": "m", "prompt": "}", "cache_salt": "OURS"}
 
 
 def test_a_salt_of_a_wrong_type_is_rejected_although_it_is_replaced() -> None:
     with pytest.raises(InvalidRequest, match="'cache_salt' must be a string"):
-        parse_request(COMPLETION, b'{"model":"m","prompt":"x","cache_salt":5}', salt="OURS")
+        parse_request(COMPLETION, b'{"model":"m","prompt":"x","cache_salt":5}', rules=BodyRules(salt="OURS"))
 
 
 def test_conversations_are_known_under_their_salt_only() -> None:
     body = SALTED[0][1] % b""
-    names = [parse_request(CHAT, body, salt=salt).messages for salt in ("a", "a", "b", None)]
+    names = [parse_request(CHAT, body, rules=BodyRules(salt=salt)).messages for salt in ("a", "a", "b", None)]
     first, same, second, unsalted = [messages.names for messages in names if messages]
     assert first == same and len({*map(tuple, (first, second, unsalted))}) == 3
 
 
 def test_steering_fields_are_removed_and_the_salt_stays() -> None:
     body = b'{"model":"m","prompt":"x","kv_transfer_params":{},"cache_salt":"theirs"}'
-    assert parse_request(COMPLETION, body, salt="OURS").body == (
+    assert parse_request(COMPLETION, body, rules=BodyRules(salt="OURS")).body == (
         b'{"model":"m","prompt":"x","cache_salt":"OURS"}'
     )

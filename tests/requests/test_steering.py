@@ -5,7 +5,7 @@ import pytest
 
 from gateway.core.errors import Forbidden, InvalidRequest
 from gateway.requests.field_judgement import JUDGED, XARGS, Judgement
-from gateway.requests.parsing import parse_request
+from gateway.requests.parsing import BodyRules, parse_request
 from gateway.requests.steering import behind, has_transfer, unsteered, value_of
 
 
@@ -101,7 +101,9 @@ def test_an_unreadable_value_of_a_guarded_field_is_rejected(inside: bool) -> Non
     with pytest.raises(InvalidRequest, match="'lora_path' cannot be read"):
         value_of("lora_path", msgspec.Raw(digits))
     with pytest.raises(InvalidRequest):
-        parse_request("/v1/embeddings", b'{"model":"m","input":"a",%b}' % field, models={"m"})
+        parse_request(
+            "/v1/embeddings", b'{"model":"m","input":"a",%b}' % field, rules=BodyRules(models={"m"})
+        )
 
 
 def test_an_adapter_within_parameters_is_checked_against_the_key() -> None:

@@ -30,6 +30,6 @@ def test_sglang_does_what_the_gateway_assumes(start_module_sglang: Start, tmp_pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     worker.stop()  # its cores
     report = json.loads(done.stdout)
-    found = {each["question"]: each["verdict"] for each in report["findings"]}
+    found = {each["question"]: each["result"] for each in report["findings"]}
     assert found == VERDICTS, done.stdout
     assert done.returncode == 0, done.stdout

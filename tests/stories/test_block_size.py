@@ -64,7 +64,7 @@ async def test_a_configured_block_size_overrides_events_and_metrics(caplog: pyte
     sim = msgspec.structs.replace(SIM, block_size=16)
     async with worker_story(1, sim) as s:
         url = s.sims[0].url
-        s.gateway.declared.block_sizes[url] = 32
+        s.gateway.parts.workers.declared.block_sizes[url] = 32
         s.gateway.roster.drop(url)
         s.gateway.roster.add(url)
         await s.until(lambda: len(s.gateway.fleet) == 1)

@@ -82,7 +82,7 @@ class GatewayGroup:
 
     async def until_acquainted(self) -> None:
         for gateway in self.gateways:
-            bookings = gateway.bookings
+            bookings = gateway.parts.bookings.bookings
             assert bookings
             await until(lambda b=bookings: b.remote_hosts.num_gateways == len(self.gateways) - 1)
 
@@ -243,7 +243,7 @@ async def test_bookings_of_a_killed_gateway_are_discarded(server: Server) -> Non
         killed.process.kill()
         assert {type(each).__name__ for each in await lost} == {"ServerDisconnectedError"}
         await until(lambda: group.loads(0) == (0, 0))
-        bookings = group.gateways[0].bookings
+        bookings = group.gateways[0].parts.bookings.bookings
         assert bookings and (bookings.remote_hosts.num_dropped, bookings.remote_hosts.num_gateways) == (1, 0)
         await asyncio.to_thread(killed.stop)
         killed._log.close()
@@ -251,7 +251,7 @@ async def test_bookings_of_a_killed_gateway_are_discarded(server: Server) -> Non
 
 async def test_stopping_gateway_says_goodbye_to_the_others(server: Server) -> None:
     async with gateway_group(server) as group:
-        bookings = group.gateways[0].bookings
+        bookings = group.gateways[0].parts.bookings.bookings
         assert bookings
         before = bookings.remote_hosts.num_dropped  # on a busy machine either gateway may have been silent
         await group.gateways[1].stop(0)
@@ -268,8 +268,9 @@ async def test_gateways_count_only_their_own_bookings_while_redis_is_paused(
         with server.paused():
             first = group.start(0, 4)
             await until(lambda: group.own(0) == 4)
-            await until(lambda: all(g.bookings and g.bookings.is_lost for g in group.gateways))
-            await until(lambda: group.gateways[1].bookings.remote_hosts.num_gateways == 0)  # type: ignore[union-attr]
+            bookings = [each.parts.bookings.bookings for each in group.gateways]
+            await until(lambda: all(each and each.is_lost for each in bookings))
+            await until(lambda: bookings[1] and bookings[1].remote_hosts.num_gateways == 0)
             assert group.loads(1) == (0, 0)
             await first
             second = group.start(0, 4)
@@ -298,7 +299,7 @@ async def test_bookings_end_after_redis_is_emptied(server: Server, booking: str)
 
 async def test_undecodable_message_is_counted(server: Server) -> None:
     async with gateway_group(server, 1) as group:
-        bookings = group.gateways[0].bookings
+        bookings = group.gateways[0].parts.bookings.bookings
         assert bookings
         server.ask("PUBLISH", "kvgate:0:bookings", b"hello")
         await until(lambda: bookings.num_undecodable == 1)
@@ -313,7 +314,7 @@ async def test_processes_of_a_host_share_their_bookings_with_another_host(server
         beside = GatewayProcess(*workers, *flags)
         await asyncio.to_thread(beside.__enter__)
         try:
-            bookings = group.gateways[0].bookings
+            bookings = group.gateways[0].parts.bookings.bookings
             assert bookings
             await until(lambda: bookings.remote_hosts.num_gateways == 2)
             asked = group.start(0, 5)
@@ -338,7 +339,7 @@ async def test_processes_of_a_host_share_their_bookings_with_another_host(server
 async def test_bookings_ignore_clocks_that_differ_by_a_minute(server: Server) -> None:
     """Monotonic clocks of two hosts are unrelated, so no published booking contains a time."""
     async with gateway_group(server, **SLOW) as group:
-        bookings = group.gateways[1].bookings
+        bookings = group.gateways[1].parts.bookings.bookings
         assert bookings
         bookings._clock = lambda: time.monotonic() - 60.0
         bookings.remote_hosts.begin()

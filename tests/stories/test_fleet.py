@@ -261,4 +261,4 @@ async def test_conversations_are_predicted_rightly_where_the_engine_publishes_no
         assert sum(m.num_reported for m in metrics) == 20
         assert sum(m.unknown_cached_tokens for m in metrics) >= 16 * 16  # a block of each later turn
         assert sum(m.prediction_error_tokens for m in metrics) == 0
-        assert not any(w.causes for _, w in s.gateway.verifier.watched())
+        assert not any(w.causes for _, w in s.gateway.parts.verification.verifier.watched())

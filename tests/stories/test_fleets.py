@@ -152,7 +152,9 @@ async def test_fleet_of_three_engines_is_detected_and_routed() -> None:
             ]
             worker.compute(0, prompt(1, 100))
             await s.known(name(worker), 100)
-            await s.until(lambda: bool(s.gateway.catalog.tokens_at(sim.url)))  # its token source is decided
+            await s.until(
+                lambda: bool(s.gateway.parts.prompts.catalog.tokens_at(sim.url))
+            )  # its token source is decided
             assert await s.complete(prompt(1, 120)) == (name(worker), 100, 100)
             async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/admin/workers") as answer:
                 view = json.loads(await answer.read())

@@ -82,7 +82,7 @@ class Story:
         await until(is_true)
 
     def waiting(self) -> int:
-        gate = self.gateway.dispatch.context.gate
+        gate = self.gateway.parts.requests.dispatch.context.gate
         return sum(len(entry.queue) for entry in gate.queues.models.values()) if gate else 0
 
     def in_flight(self) -> list[int]:
@@ -106,7 +106,7 @@ class Story:
 
     def released(self) -> list[str]:
         """Tenants in the order in which the queue releases their requests from now on."""
-        gate = self.gateway.dispatch.context.gate
+        gate = self.gateway.parts.requests.dispatch.context.gate
         assert gate
         go, released = gate.queues.go, list[str]()
 
@@ -139,10 +139,10 @@ class Story:
 
     async def is_clean(self) -> None:
         """Assert that nothing waits, nothing is booked and no tenant has a request under way."""
-        gate = self.gateway.dispatch.context.gate
+        gate = self.gateway.parts.requests.dispatch.context.gate
         assert gate
         await self.until(lambda: self.in_flight() == [0] * len(self.gateway.fleet))
-        assert self.waiting() == 0 and not self.gateway.dispatch.exchanges
+        assert self.waiting() == 0 and not self.gateway.parts.requests.dispatch.exchanges
         assert [tenant for tenant in gate.tenants.known() if tenant.num_active] == []
 
 
@@ -324,7 +324,7 @@ async def test_stopping_gateway_serves_its_queue_within_the_timeout() -> None:
             s.ask("waits")
         await s.until(lambda: s.waiting() == 10)
         stopping = asyncio.get_running_loop().create_task(s.gateway.stop(DEADLINE_S))
-        await s.until(lambda: s.gateway.api.is_stopping)
+        await s.until(lambda: s.gateway.parts.api.api.is_stopping)
         release()
         assert [answer.status for answer in await s.all()] == [200] * 10
         await stopping

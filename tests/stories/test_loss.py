@@ -57,7 +57,7 @@ class Story:
 
     async def settled(self) -> dict[str, Any]:
         """The cache loss report, once the index is exact and every loss is explained."""
-        losses = self.gateway.losses
+        losses = self.gateway.parts.cache_loss.losses
         async with asyncio.timeout(DEADLINE_S):
             while not await self._is_exact() or losses.is_busy:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -99,9 +99,12 @@ async def test_leader_rewrites_its_snapshot_after_redis_was_out_of_memory(
             await leader.talk(131)
             await until_direct(follower)
             await all_settled(leader, follower)
-            assert leader.gateway.shared and follower.gateway.shared
+            assert leader.gateway.parts.index.shared and follower.gateway.parts.index.shared
             await follower.until(
-                lambda: leader.gateway.shared.error_reporter and follower.gateway.shared.error_reporter
+                lambda: (
+                    leader.gateway.parts.index.shared.error_reporter
+                    and follower.gateway.parts.index.shared.error_reporter
+                )
             )  # type: ignore[union-attr]
             assert caplog.text.count("it is out of memory: raise maxmemory") == 2
         finally:
@@ -135,7 +138,7 @@ async def test_follower_waits_for_the_leader_also_while_its_log_reader_reconnect
     async with sharing_gateways(server, pace=BRISK, replay_buffer=2) as (_, (leader, follower)):
         await leader.talk(138)
         await all_settled(leader, follower)
-        theirs, ours = follower.gateway.shared, leader.gateway.shared
+        theirs, ours = follower.gateway.parts.index.shared, leader.gateway.parts.index.shared
         assert theirs and ours
         asked: list[bool] = []
         may_go_on = asyncio.Event()

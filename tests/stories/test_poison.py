@@ -55,7 +55,7 @@ async def test_one_clients_poison_ejects_at_most_one_worker(poison: str, num_goo
             else not any(member.ejected for member in gateway.fleet)
         )
         if not num_good:
-            assert gateway.lifecycle.faults.by_key["none"] >= POISONS / 2
+            assert gateway.parts.lifecycle.lifecycle.faults.by_key["none"] >= POISONS / 2
     finally:
         await gateway.stop(0.0)
         for server in servers:

@@ -49,7 +49,7 @@ async def test_all_gateways_know_the_events_that_one_leader_reads(
             await s.talk(100 + seed, 4, 3)
             await all_settled(*sharing)
         assert [sums(s) for s in sharing[1:]] == [dict.fromkeys(sums(sharing[0]), 0)] * 2
-        assert sum(sharing[1].gateway.shared.delays_s.counts) > 0  # type: ignore[union-attr]
+        assert sum(sharing[1].gateway.parts.index.shared.delays_s.counts) > 0  # type: ignore[union-attr]
 
 
 async def test_late_follower_is_exact_where_replay_buffers_are_too_short(server: Server) -> None:

@@ -91,13 +91,17 @@ async def learn(leader: FleetStory, follower: FleetStory) -> None:
     await until_proven(leader)
     await asyncio.sleep(2 * SETTLE_S)
     await leader.until(
-        lambda: not any(recovery._awaiting for _, recovery in leader.gateway.recovery_observer.items())
+        lambda: (
+            not any(
+                recovery._awaiting for _, recovery in leader.gateway.parts.streams.recovery_observer.items()
+            )
+        )
     )
     await until_equal(leader, follower)
 
 
 def num_proven(s: FleetStory) -> int:
-    return sum(len(recovery.proofs) for _, recovery in s.gateway.recovery_observer.items())
+    return sum(len(recovery.proofs) for _, recovery in s.gateway.parts.streams.recovery_observer.items())
 
 
 async def until_proven(s: FleetStory) -> None:
@@ -127,7 +131,7 @@ async def test_follower_knows_the_blocks_that_the_leader_learns(
             )
         assert all(feed.recovery for feed in feeds(leader))  # and so in the leader's /admin/workers
         assert not any(feed.recovery for feed in feeds(follower)) and not list(
-            follower.gateway.recovery_observer.items()
+            follower.gateway.parts.streams.recovery_observer.items()
         )
         await leader.emptied()
         await follower.settled()
@@ -180,7 +184,7 @@ async def test_proven_blocks_end_when_their_leader_stops(server: Server) -> None
         await leader.gateway.stop(0)
         await until_leader(follower)
         await follower.until(lambda: [credited(follower, sim) for sim in first.sims] == engine_hashed)
-        assert not list(leader.gateway.recovery_observer.items())
+        assert not list(leader.gateway.parts.streams.recovery_observer.items())
         await until_blind(follower)
         await until_proven(follower)  # the new leader learns
         await follower.talk(30, num_turns=5)

@@ -75,11 +75,11 @@ async def check_backpressure(script: Callable[[Call], Awaitable[None]]) -> None:
         clients = [await Client.open(gateway.port, small_buffer=True) for _ in range(NUM_CLIENTS)]
         for client in clients:
             await client.send(post(completion(stream=True)))
-        exchanges = gateway.dispatch.exchanges
+        exchanges = gateway.parts.requests.dispatch.exchanges
         await until(
             lambda: len(exchanges) == NUM_CLIENTS and all(map(is_paused, exchanges)), "every worker waits"
         )
-        buffered = [buffered_bytes(connection) for connection in gateway.connections]
+        buffered = [buffered_bytes(connection) for connection in gateway.parts.surroundings.connections]
         assert len(buffered) == NUM_CLIENTS
         assert 0 < min(buffered) <= max(buffered) <= MAX_BUFFERED_BYTES
         for client in clients:  # the whole answer arrives

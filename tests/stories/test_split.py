@@ -87,13 +87,13 @@ class Story:
     async def is_clean(self) -> None:
         router = self.gateway.router
         await until(lambda: not self.booked() and not router._open and not router._prefilling)
-        assert not self.gateway.disaggregation_stats.pinned
+        assert not self.gateway.parts.routing.disaggregation_stats.pinned
 
     async def plan_of(self, prompt: list[int]) -> tuple[str, str]:
         """Plan and reason of one request, while no other is under way."""
-        before = self.gateway.disaggregation_stats.plans.copy()
+        before = self.gateway.parts.routing.disaggregation_stats.plans.copy()
         status, _ = await self.ask(prompt=prompt)
-        (plan,) = self.gateway.disaggregation_stats.plans - before
+        (plan,) = self.gateway.parts.routing.disaggregation_stats.plans - before
         assert status == 200
         return plan
 
@@ -106,13 +106,13 @@ class Story:
     @property
     def plans(self) -> dict[str, int]:
         plans: dict[str, int] = {}
-        for (plan, _), count in self.gateway.disaggregation_stats.plans.items():
+        for (plan, _), count in self.gateway.parts.routing.disaggregation_stats.plans.items():
             plans[plan] = plans.get(plan, 0) + count
         return plans
 
     @property
     def failures(self) -> dict[str, int]:
-        return dict(self.gateway.disaggregation_stats.failures)
+        return dict(self.gateway.parts.routing.disaggregation_stats.failures)
 
 
 def _comparable(answer: Any) -> Any:
@@ -333,7 +333,7 @@ async def test_differing_prompts_of_a_pair_are_logged_and_the_pair_is_used_no_mo
         await s.assert_same()
         assert "prompt tokens differ" in caplog.text
         await s.assert_same(stream=True)
-        assert s.gateway.disaggregation_stats.num_mismatches == 1
+        assert s.gateway.parts.routing.disaggregation_stats.num_mismatches == 1
         assert s.failures == {"mismatch": 1}
         assert s.plans == {"prefill_decode": 1, "direct": 1}
         await s.is_clean()
@@ -351,7 +351,7 @@ async def test_prefill_worker_with_another_chat_template_is_not_paired(
     async with story() as s:
         other = await Sim(SimConfig(port=0, pd_role="prefill", tokenizer=tokenizer, **FAST)).start()
         try:
-            policy, (decode,) = s.gateway.disaggregation_stats.policy, s.decodes
+            policy, (decode,) = s.gateway.parts.routing.disaggregation_stats.policy, s.decodes
             name = WorkerId(decode.url.removeprefix("http://"))
             s.gateway.roster.add(other.url, Role.PREFILL)
             await until(lambda: bool(policy.banned_with(name)))

@@ -40,8 +40,8 @@ async def test_follower_finds_blocks_cached_through_the_leader(server: Server) -
         sent = await leader.chat(body | {"max_tokens": 2})
         await leader.settled()
         decisions: list[Decision] = []
-        add, before = follower.gateway.records.add, follower.num_lookups
-        follower.gateway.records.add = lambda decision, request_id=b"": (
+        add, before = follower.gateway.parts.routing.records.add, follower.num_lookups
+        follower.gateway.parts.routing.records.add = lambda decision, request_id=b"": (
             decisions.append(decision),
             add(decision, request_id),
         )[1]  # type: ignore[method-assign]

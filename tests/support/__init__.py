@@ -26,6 +26,7 @@ Builders and texts
     shared_tables, shared_tree           what gateways share
 Runs
     patience   deadlines and waits       leaks            garbage of a test  hanging  limits of time
-    life_line, dead_workers, preloaded   processes        second_pass, shuffle, flake    repeated runs
+    life_line, dead_workers, preloaded   processes        pythons   versions of Python
+    second_pass, shuffle, flake          runs of all tests
     engine_figures   a table of figures  shared_tokenizers   models, loaded once
 """

@@ -16,7 +16,7 @@ def test_vllm_does_what_the_gateway_assumes(vllm_worker: VllmWorker) -> None:
     command = [sys.executable, "-m", "kvgate", "engine", "test", vllm_worker.url, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300))
     report = json.loads(done.stdout)
-    found = {each["question"]: each["verdict"] for each in report["findings"]}
+    found = {each["question"]: each["result"] for each in report["findings"]}
     assert done.returncode == 0, done.stdout
     assert list(found) == [
         "load", "token ids", "cached tokens", "events", "predictions", "replay", "tenants' salts",

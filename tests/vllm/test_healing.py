@@ -98,7 +98,7 @@ async def test_blocks_behind_an_old_prefix_are_known_by_engine_hash(
         assert predicted == cached == 256
         await gateway.until(lambda: gateway.known(second) == 320)
         assert await index_is_true(gateway, [first, second]) == [320, 256]
-        recovery = gateway.gateway.recovery_observer.get(gateway.id)
+        recovery = gateway.gateway.parts.streams.recovery_observer.get(gateway.id)
         assert recovery is not None
         assert (recovery.counts.num_placed > 0) is (kind == "older")
         child = gateway.hashes(second)[5:]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gateway.core.causes import cause_of
 from gateway.core.errors import ConfigError
@@ -52,6 +52,13 @@ class PolicyFile:
         """The policy in it, where there is just one."""
         policies = [plugin.name for plugin in self.plugins.values() if plugin.kind == "policy"]
         return policies[0] if len(policies) == 1 else None
+
+
+class InstalledPlugins(NamedTuple):
+    """The plugins of installed packages by name, and the reason of each that cannot be used."""
+
+    plugins: Mapping[str, Plugin]
+    faults: Mapping[str, str]
 
 
 def kind_of(thing: object) -> Kind | None:
@@ -98,24 +105,25 @@ def _plugins_of(module: ModuleType, path: Path) -> list[Plugin]:
     return found
 
 
-def installed() -> Mapping[str, Callable[[], Plugin]]:
-    """Return the plugins of installed packages by name; each is imported when called, and may raise
-    ConfigError then."""
-    return {point.name: _loader(point) for point in entry_points(group=GROUP)}
-
-
-def _loader(point: Any) -> Callable[[], Plugin]:
-    origin = f"package {point.dist.name}" if point.dist else "a package"
-
-    def load() -> Plugin:
+def installed() -> InstalledPlugins:
+    """Import the plugins of installed packages: only then is the kind of each known."""
+    plugins, faults = dict[str, Plugin](), dict[str, str]()
+    for point in entry_points(group=GROUP):
         try:
-            make = point.load()
-            kind = kind_of(make() if callable(make) else make)
-        except Exception as exc:  # noqa: BLE001  others' code, at the start
-            raise ConfigError(f"policy '{point.name}' of {origin} cannot be loaded: {where(exc)}") from exc
-        if kind is None:
-            methods = ", ".join(METHODS)
-            raise ConfigError(f"policy '{point.name}' of {origin} must have exactly one of {methods}")
-        return Plugin(point.name, kind, origin, make if callable(make) else lambda: make)
+            plugins[point.name] = _loaded(point)
+        except ConfigError as exc:
+            faults[point.name] = str(exc)
+    return InstalledPlugins(plugins, faults)
 
-    return load
+
+def _loaded(point: Any) -> Plugin:
+    origin = f"package {point.dist.name}" if point.dist else "a package"
+    try:
+        make = point.load()
+        kind = kind_of(make() if callable(make) else make)
+    except (Exception, SystemExit) as exc:
+        raise ConfigError(f"policy '{point.name}' of {origin} cannot be loaded: {where(exc)}") from exc
+    if kind is None:
+        methods = ", ".join(METHODS)
+        raise ConfigError(f"policy '{point.name}' of {origin} must have exactly one of {methods}")
+    return Plugin(point.name, kind, origin, make if callable(make) else lambda: make)

@@ -6,6 +6,7 @@ thing; an installed package's is not found behind it.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -78,11 +79,30 @@ class PolicyRegistry:
         return f"PolicyRegistry({', '.join(self.names('policy'))})"
 
     def names(self, kind: Kind, *, without_file: bool = False) -> list[str]:
-        """All of a kind; of what packages offer, the kind is not known before it is loaded."""
+        """All of a kind; packages that cannot be loaded have none."""
         composed = self._compositions if kind == "policy" else ()
         plugins = self._file.plugins.values() if self._file and not without_file else ()
         own = [plugin.name for plugin in plugins if plugin.kind == kind]
-        return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *self._installed]))
+        theirs = [plugin.name for plugin in self._installed.plugins.values() if plugin.kind == kind]
+        return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *theirs]))
+
+    def making(self, name: str) -> dict[Kind, Callable[[], Any]]:
+        """Makers of everything with a name, by kind. Raises ConfigError if there is nothing."""
+        found: dict[Kind, Callable[[], Any]] = {}
+        for kind in SHIPPED:
+            if name in self.names(kind):
+                make = self.bare if kind == "policy" else partial(self._part, kind, where="policy test")
+                found[kind] = partial(make, name)
+        if not found:
+            known = [each for kind in SHIPPED for each in self.names(kind)]
+            words = meant(name, known) or "; see `kvgate policy list`"
+            raise ConfigError(f"there is no policy, filter, scorer or picker '{name}'{words}")
+        return found
+
+    @property
+    def faults_of_packages(self) -> Iterable[str]:
+        """The plugins of packages that cannot be loaded, each with the reason."""
+        return self._installed.faults.values()
 
     @property
     def own_policies(self) -> list[str]:
@@ -159,7 +179,7 @@ class PolicyRegistry:
         return ScoringPolicy(name, weighted, picker)
 
     def _part(self, kind: Kind, name: str, where: str) -> Any:
-        """A new one of what is named. Raises ConfigError with the names there are."""
+        """A new one of what is named; `where` begins a refusal. Raises ConfigError."""
         if name == "topology" and kind == "filter":
             return TopologyFilter(self._place)
         if make := SHIPPED[kind].get(name):
@@ -175,10 +195,12 @@ class PolicyRegistry:
             raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be created: {exc}") from exc
 
     def _plugin(self, kind: Kind, name: str) -> Plugin | None:
-        plugin = self._file.plugins.get(name) if self._file else None
-        if plugin is None and name in self._installed:
-            plugin = self._installed[name]()
-        return plugin if plugin and plugin.kind == kind else None
+        for plugins in (self._file.plugins if self._file else {}, self._installed.plugins):
+            if (plugin := plugins.get(name)) is not None and plugin.kind == kind:
+                return plugin
+        if name in self._installed.faults:
+            raise ConfigError(self._installed.faults[name])
+        return None
 
 
 def is_shipped(name: str) -> bool:

@@ -147,7 +147,7 @@ class Gate:
         num_prompt = usage.prompt_tokens if usage else 0
         if num_output:
             self.queues.charge(request, ticket, num_output)
-            self.stats.tokens[tenant.label, "generated"] += num_output
+            self.stats.tokens[tenant.label, "output"] += num_output
         if num_prompt:
             self.stats.tokens[tenant.label, "prompt"] += num_prompt
         if tenant.tokens is not None:

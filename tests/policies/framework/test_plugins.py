@@ -1,6 +1,5 @@
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -104,23 +103,29 @@ def test_an_object_of_no_or_two_kinds_is_no_plugin() -> None:
     assert (kind_of(Both), kind_of(1)) == (None, None)
 
 
-def installed_from(monkeypatch: pytest.MonkeyPatch, **points: str) -> Any:
+def installed_from(monkeypatch: pytest.MonkeyPatch, **points: str) -> plugins.InstalledPlugins:
     group = EntryPoints(EntryPoint(name, value, plugins.GROUP) for name, value in points.items())
     monkeypatch.setattr(plugins, "entry_points", lambda group: groups[group])
     groups = {plugins.GROUP: group}
     return installed()
 
 
-def test_plugins_of_packages_are_found_by_name_and_loaded_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plugins_of_packages_are_loaded_and_the_rest_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = installed_from(
-        monkeypatch, theirs="gateway.policies.baselines:Random", broken="no_such:thing", other="json:dumps"
+        monkeypatch,
+        theirs="gateway.policies.baselines:Random",
+        broken="no_such:thing",
+        other="json:dumps",
+        ends="tests.policies.framework.test_plugins:ends",
     )
-    assert set(found) == {"theirs", "broken", "other"}
-    plugin = found["theirs"]()
+    (plugin,) = found.plugins.values()
     assert (plugin.name, plugin.kind, plugin.make().name) == ("theirs", "policy", "random")
-    with pytest.raises(
-        ConfigError, match="'broken' of a package cannot be loaded: .*No module named 'no_such'"
-    ):
-        found["broken"]()
-    with pytest.raises(ConfigError, match="'other' of a package"):
-        found["other"]()
+    broken, other, ends = (found.faults[name] for name in ("broken", "other", "ends"))
+    assert broken.startswith("policy 'broken' of a package cannot be loaded: ")
+    assert broken.endswith("No module named 'no_such'")
+    assert other.startswith("policy 'other' of a package") and ends.startswith("policy 'ends' of a package")
+
+
+def ends() -> None:
+    """End the process, as the code of a package may."""
+    raise SystemExit("over")

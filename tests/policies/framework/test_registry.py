@@ -1,5 +1,6 @@
 import logging
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from gateway.policies.composition import Composition
 from gateway.policies.framework import registry
 from gateway.policies.framework.contract import run
 from gateway.policies.framework.guard import PolicyGuard
-from gateway.policies.framework.plugins import Plugin, PolicyFile, read_file
-from gateway.policies.framework.registry import PolicyRegistry, worth_of
+from gateway.policies.framework.plugins import InstalledPlugins, Plugin, PolicyFile, read_file
+from gateway.policies.framework.registry import SHIPPED, PolicyRegistry, worth_of
 from gateway.policies.prefix_overlap import PrefixOverlap
 from tests.policies.contract import candidate
 
@@ -146,13 +147,31 @@ def test_a_policy_that_cannot_be_made_is_rejected(tmp_path: Path) -> None:
         PolicyRegistry(file=own).policy("p")
 
 
-def test_packages_provide_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_provide_policies_under_their_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     theirs = Plugin("theirs", "policy", "package p", POLICIES["random"])
-    monkeypatch.setattr(registry, "installed", lambda: {"theirs": lambda: theirs})
-    assert isinstance(PolicyRegistry().policy("theirs"), PolicyGuard)
-    assert "theirs" in PolicyRegistry().names("policy")
+    packages = InstalledPlugins({"theirs": theirs}, {"lost": "policy 'lost' cannot be loaded"})
+    monkeypatch.setattr(registry, "installed", lambda: packages)
+    library = PolicyRegistry()
+    assert isinstance(library.policy("theirs"), PolicyGuard)
+    assert [kind for kind in SHIPPED if "theirs" in library.names(kind)] == ["policy"]
+    assert list(library.faults_of_packages) == ["policy 'lost' cannot be loaded"]
+    with pytest.raises(ConfigError, match="policy 'lost' cannot be loaded"):
+        library.policy("lost")
     with pytest.raises(ConfigError, match="there is no filter 'theirs'"):
         composed(mine=Composition(filters=["theirs"], policy="random")).policy("mine")
+    kept = "class Kept:\n    name = 'theirs'\n    def keep(self, query, candidates): return candidates\n"
+    assert set(PolicyRegistry(file=file(tmp_path, kept)).making("theirs")) == {"policy", "filter"}
+
+
+def test_a_name_is_made_as_each_kind_that_has_it() -> None:
+    made = {kind: make() for kind, make in PolicyRegistry().making("latency_slo").items()}
+    assert {kind: type(each).__name__ for kind, each in made.items()} == {
+        "policy": "LatencySlo",
+        "scorer": "HeadroomScorer",
+    }
+    words = "there is no policy, filter, scorer or picker 'latency_slow'; did you mean latency_slo?"
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        PolicyRegistry().making("latency_slow")
 
 
 def test_the_worth_of_media_is_an_option() -> None:

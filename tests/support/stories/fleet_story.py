@@ -110,7 +110,7 @@ class FleetStory:
                     await asyncio.sleep(0.1)
 
     def blocks_by_engine_hash(self, sim: Sim) -> set[int]:
-        recovery = self.gateway.recovery_observer.get(worker_id(sim))
+        recovery = self.gateway.parts.streams.recovery_observer.get(worker_id(sim))
         assert recovery is not None
         return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in recovery.proofs}
 

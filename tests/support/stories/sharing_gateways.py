@@ -42,8 +42,8 @@ async def sharing_gateway(
     """A gateway that shares Redis, before the engines of `first`, which itself shares nothing."""
     changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s} | options
     gateway = Gateway(replaced(first.gateway.config, **changes))
-    assert gateway.shared
-    gateway.shared.times = pace.times
+    assert gateway.parts.index.shared
+    gateway.parts.index.shared.times = pace.times
     await gateway.start()
     try:
         s = kind(gateway, first.sims, first.session)
@@ -73,8 +73,8 @@ async def sharing_gateways(
 
 
 def feeds(s: FleetStory) -> list[ReplicaFeed]:
-    assert s.gateway.shared
-    return list(s.gateway.shared.feeds.values())
+    assert s.gateway.parts.index.shared
+    return list(s.gateway.parts.index.shared.feeds.values())
 
 
 def num_led(s: FleetStory) -> int:
@@ -116,7 +116,7 @@ async def until_shared_again(*gateways: FleetStory) -> None:
     for s in gateways:
         await s.until(lambda s=s: not any(feed._direct for feed in feeds(s)))  # type: ignore[misc]
     first = gateways[0]
-    await first.until(lambda: not any(s.gateway.shared.error_reporter for s in gateways))  # type: ignore[union-attr]
+    await first.until(lambda: not any(s.gateway.parts.index.shared.error_reporter for s in gateways))  # type: ignore[union-attr]
     await first.until(lambda: sum(map(num_led, gateways)) == len(first.sims))
     await all_settled(*gateways)
 

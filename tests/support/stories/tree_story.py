@@ -22,7 +22,7 @@ class TreeStory(FleetStory):
     @property
     def tree(self) -> RadixService:
         """The service behind the backend's `run`."""
-        service = getattr(self.gateway.backend.run, "__self__", None)
+        service = getattr(self.gateway.parts.index._backend.run, "__self__", None)
         assert isinstance(service, RadixService)
         return service
 

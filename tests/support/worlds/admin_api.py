@@ -6,7 +6,18 @@ from typing import Any, cast
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
-from gateway.admin.app import Admin
+from gateway.admin.app import (
+    application,
+    decision_handlers,
+    explain_handlers,
+    index_handlers,
+    metrics_handlers,
+    policy_handlers,
+    probe_handlers,
+    reload_handlers,
+    shows,
+    traffic_handlers,
+)
 from gateway.admin.console.traffic_history import TrafficHistory
 from gateway.admin.explain import Preview
 from gateway.admin.workers import FleetAdmin
@@ -85,32 +96,33 @@ class Admined:
             )
         )
         self.active_policy = ActivePolicy(config_of(policy="least_load"))
-        admin = Admin(
-            api=self.api,
-            router=self.router,
-            workers=FleetAdmin(
-                self.router,
-                world.roster,
-                self.lifecycle,
-                Sources(self.resolver, kubernetes),
-                self.access,
-                lambda worker: {"compared": 7},
-                lambda url: [],
-                world.metrics,
-            ),
-            records=self.records,
-            registry=registry,
-            losses=CacheLoss(lambda model, tokens: None),
-            describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
-            describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            describe_advice=lambda: {"groups": [], "prefill_decode": []},
-            describe_admission=lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]},
-            policies=self.active_policy,
-            preview=Preview(cast(Dispatch, None), lambda decision: ()),
-            reload=self._reload,
-            traffic=TrafficHistory(world.metrics),
+        workers = FleetAdmin(
+            self.router,
+            world.roster,
+            self.lifecycle,
+            Sources(self.resolver, kubernetes),
+            self.access,
+            lambda worker: {"compared": 7},
+            lambda url: [],
+            world.metrics,
         )
-        self.client = TestClient(TestServer(admin.app()))
+        handlers = {
+            **workers.handlers(),
+            **probe_handlers(world.fleet, self.api),
+            **metrics_handlers(registry),
+            **index_handlers(world.fleet, world.known.index, world.known.assumed),
+            **policy_handlers(self.active_policy),
+            **decision_handlers(self.records, self.active_policy.parts_of),
+            **explain_handlers(Preview(cast(Dispatch, None), lambda decision: ())),
+            **reload_handlers(self._reload),
+            **traffic_handlers(TrafficHistory(world.metrics)),
+            "cache_loss": shows(CacheLoss(lambda model, tokens: None).describe),
+            "tokenizer": shows(lambda: {"models": [{"model": "m", "encoder": "fake"}]}),
+            "verify": shows(lambda: {"workers": [{"worker": W, "compared": 7}]}),
+            "advice": shows(lambda: {"groups": [], "prefill_decode": []}),
+            "admission": shows(lambda: {"is_enabled": True, "queues": [{"model": "m", "waiting": 3}]}),
+        }
+        self.client = TestClient(TestServer(application(handlers)))
 
     async def _reload(self) -> dict[str, int]:
         if self.refusal:

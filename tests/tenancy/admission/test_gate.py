@@ -119,7 +119,7 @@ def test_tokens_are_taken_when_counted_and_corrected_at_the_end() -> None:
     assert late.events == ["429 rate_limit_exceeded"] and late.error and late.error.kind == "tokens"
     world.end(asked, Usage(prompt_tokens=410, completion_tokens=90))
     assert world.gate.tenants.of("t", world.loop.now).tokens.level(world.loop.now) == 500  # type: ignore[union-attr]
-    assert dict(world.gate.stats.tokens) == {("t", "prompt"): 410, ("t", "generated"): 90}
+    assert dict(world.gate.stats.tokens) == {("t", "prompt"): 410, ("t", "output"): 90}
     assert not world.gate.needs_usage(world.ask("another").ticket)
 
 

@@ -50,8 +50,8 @@ function Largest({ losses }) {
     { id: "tokens", name: "Tokens", num: true, by: (l) => l.recomputed_tokens ?? 0, cell: (l) => count(l.recomputed_tokens ?? 0) },
     { id: "requests", name: "Requests", num: true, by: (l) => l.recomputed_requests ?? 0, cell: (l) => count(l.recomputed_requests ?? 0) },
     { id: "worker", name: "Computed by", cell: (l) => l.worker ?? "–" },
-    { id: "holder", name: "Held by", cell: (l) => l.holder ?? "–" },
-    { id: "broken", name: "First different token", cell: (l) => html`<span class="one">${where(l.prefix_break)}</span>` },
+    { id: "holder", name: "Cached at", cell: (l) => l.holder ?? "–" },
+    { id: "broken", name: "Prefix break", cell: (l) => html`<span class="one">${where(l.prefix_break)}</span>` },
     { id: "latest", name: "Latest", cell: (l) => (l.latest_decision_id ? html`<a href=${`#decisions/${encodeURIComponent(l.latest_decision_id)}`}>decision</a>` : "") },
   ];
   return html`<${Panel} title="Largest losses"><${Table} caption="Largest losses" columns=${columns} rows=${losses} keyOf=${(l) => l.id} height=${40} initial=${{ id: "tokens", down: true }} empty="No losses." /><//>`;
@@ -60,13 +60,13 @@ function Largest({ losses }) {
 function Checks({ workers }) {
   const columns = [
     { id: "worker", name: "Worker", by: (w) => w.worker, cell: (w) => html`<span class="one">${w.worker}</span>` },
-    { id: "tokens", name: "Tokens of prompts", by: (w) => w.token_parity, cell: (w) => html`<${Chip} kind=${w.token_parity === "agree" ? "good" : "bad"}>${w.token_parity}<//>` },
+    { id: "tokens", name: "Token parity", by: (w) => w.token_parity, cell: (w) => html`<${Chip} kind=${w.token_parity === "agree" ? "good" : "bad"}>${w.token_parity}<//>` },
     { id: "compared", name: "Compared", num: true, by: (w) => w.compared, cell: (w) => count(w.compared) },
     { id: "unknown", name: "Unknown", num: true, about: "Answers with more cached than kvgate can know", by: (w) => w.unknown, cell: (w) => count(w.unknown) },
-    { id: "right", name: "Right", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
+    { id: "right", name: "Exact", num: true, by: (w) => w.exact_share, cell: (w) => percent(w.exact_share, 1) },
     { id: "error", name: "Mean error", num: true, about: "Tokens", by: (w) => w.mean_absolute_error_tokens, cell: (w) => (w.mean_absolute_error_tokens === null ? "–" : short(w.mean_absolute_error_tokens)) },
     { id: "confidence", name: "Confidence", num: true, by: (w) => w.confidence, cell: (w) => percent(w.confidence) },
-    { id: "causes", name: "Wrong because of", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
+    { id: "causes", name: "Mispredictions by cause", cell: (w) => Object.entries(w.mispredictions).filter(([, n]) => n).map(([cause, n]) => `${words(cause)}: ${count(n)}`).join(", ") || "–" },
   ];
   return html`<${Panel} title="Verification" about="Predicted cached tokens beside those that engines report"><${Table} caption="Verification" columns=${columns} rows=${workers} keyOf=${(w) => w.worker} height=${40} initial=${{ id: "worker", down: false }} /><//>`;
 }

@@ -18,7 +18,7 @@ const COLUMNS = [
   { id: "cached", name: "Cached", num: true, about: "As the engine reported, and as predicted", by: (r) => ratio(r.reported_cached_tokens, r.prompt_tokens), cell: (r) => (r.reported_cached_tokens === null ? "–" : html`${percent(ratio(r.reported_cached_tokens, r.prompt_tokens))} <span class="muted">/ ${percent(ratio(r.predicted_cached_tokens, r.prompt_tokens))}</span>`) },
   { id: "ttft", name: "TTFT", num: true, about: "Measured, and predicted", by: (r) => r.ttft_s, cell: (r) => html`${seconds(r.ttft_s)} <span class="muted">/ ${seconds(r.predicted_ttft_s)}</span>` },
   { id: "total", name: "Total", num: true, by: (r) => r.total_s, cell: (r) => seconds(r.total_s) },
-  { id: "status", name: "Outcome", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.result === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.result === "ended" ? "" : ` ${r.result}`}<//>` },
+  { id: "status", name: "Result", by: (r) => r.status, cell: (r) => html`<${Chip} kind=${r.status && r.status < 400 && r.result === "ended" ? "good" : r.status === 499 || r.status === 429 ? "warn" : "bad"}>${r.status || ""}${r.result === "ended" ? "" : ` ${r.result}`}<//>` },
 ];
 
 export const Decisions = ({ rest }) => (rest ? html`<${One} key=${rest} id=${decodeURIComponent(rest)} />` : html`<${List} />`);

@@ -95,11 +95,11 @@ function Worker({ row, session, onLogin, onClose }) {
   const facts = [
     ["Address", endpoint.url], ["Engine", [endpoint.engine, endpoint.version].filter(Boolean).join(" ")], ["Models", row.models.join(", ")],
     ["State", [row.state.replace("_", "-"), row.reason].filter(Boolean).join(": ")], ["Since", row.since ? `${clock(row.since)}, ${ago(row.since)} ago` : ""],
-    ["Cache events", row.stream], ["Why a part is unknown", row.blind?.reason], ["Proven, adopted, disproven blocks", row.blind ? [row.blind.proven_blocks, row.blind.adopted_orphan_blocks, row.blind.disproven_blocks].map(count).join(", ") : ""],
-    ["Cache", row.cache_blocks ? `${count(row.cache_blocks)} blocks of ${row.block_size} tokens` : ""], ["Right predictions lately", row.predictions?.compared ? percent(row.predictions.exact_share, 1) : ""],
+    ["Cache events", row.stream], ["Reason that not all is known", row.blind?.reason], ["Proven, adopted, disproven blocks", row.blind ? [row.blind.proven_blocks, row.blind.adopted_orphan_blocks, row.blind.disproven_blocks].map(count).join(", ") : ""],
+    ["Cache", row.cache_blocks ? `${count(row.cache_blocks)} blocks of ${row.block_size} tokens` : ""], ["Exact predictions lately", row.predictions?.compared ? percent(row.predictions.exact_share, 1) : ""],
     ["Requests sent", row.traffic ? count(row.traffic.requests) : ""], ["Failed", row.traffic ? count(row.failed_requests) : ""],
     ["Ejections", Object.entries(row.ejections ?? {}).map(([reason, n]) => `${n} × ${reason}`).join(", ")],
-    ["Not used for", Object.entries(row.unusable_models ?? {}).map(([name, reason]) => `${name}: ${reason}`).join("; ")],
+    ["Unusable models", Object.entries(row.unusable_models ?? {}).map(([name, reason]) => `${name}: ${reason}`).join("; ")],
     ["Last probe failed", endpoint.last_error],
   ].filter(([, value]) => value);
   const act = async () => {

@@ -12,7 +12,7 @@ export function Policies() {
     ${data.error ? html`<p class="banner bad" role="alert">The policy fails: ${data.error}</p>` : null}
     ${data.file?.error ? html`<p class="banner bad" role="alert">The latest version of ${data.file.path} is not in use: ${data.file.error}</p>` : null}
     <div class="tiles">
-      <${Tile} name="Decides">${data.policy === "ab" ? "an A/B test" : data.policy}<//>
+      <${Tile} name="Active policy">${data.policy === "ab" ? "an A/B test" : data.policy}<//>
       <${Tile} name="Decided by least load instead" sub="since a policy failed or was late">${count(fallbacks)}<//>
       <${Tile} name="Decisions not compared" sub="the gateway was busy">${count(data.dropped_decisions ?? 0)}<//>
     </div>
@@ -31,7 +31,7 @@ function Scores({ scores }) {
     { id: "predicted", name: "Predicted / measured mean", num: true, cell: (s) => `${seconds(s.predicted_ttft_s)} / ${seconds(s.measured_ttft_s)}` },
     { id: "error", name: "Prediction error", num: true, by: (s) => s.prediction_error, cell: (s) => percent(s.prediction_error) },
   ];
-  return html`<${Panel} title="Policies that decide"><${Table} caption="Policies that decide" columns=${columns} rows=${scores} keyOf=${(s) => s.name} empty="Their figures are kept during an A/B test, or with a shadow." /><//>`;
+  return html`<${Panel} title="Active policies"><${Table} caption="Active policies" columns=${columns} rows=${scores} keyOf=${(s) => s.name} empty="Their figures are kept during an A/B test, or with a shadow." /><//>`;
 }
 
 function Shadows({ shadows }) {

@@ -32,7 +32,7 @@ export function Tenants() {
     { id: "failed", name: "Failed", num: true, by: (r) => r.failed, cell: (r) => count(r.failed) },
     { id: "computed", name: "Prompt tokens computed", num: true, by: (r) => r.prompt - r.cached, cell: (r) => short(r.prompt - r.cached) },
     { id: "cached", name: "Cached", num: true, by: (r) => r.cached, cell: (r) => short(r.cached) },
-    { id: "output", name: "Generated", num: true, by: (r) => r.output, cell: (r) => short(r.output) },
+    { id: "output", name: "Output", num: true, by: (r) => r.output, cell: (r) => short(r.output) },
     { id: "hit", name: "Hit rate", num: true, by: (r) => ratio(r.cached, r.compared), cell: (r) => percent(ratio(r.cached, r.compared), 1) },
     { id: "p90", name: "TTFT p90", num: true, by: (r) => r.p90, cell: (r) => seconds(r.p90) },
     { id: "share", name: "Share of savings", by: (r) => r.cached, cell: (r) => html`<${Bar} wide share=${ratio(r.cached, saved)} label=${`share of savings: ${percent(ratio(r.cached, saved))}`} />` },
@@ -47,8 +47,8 @@ function Limits({ admission }) {
   const columns = [
     { id: "name", name: "Tenant", by: (t) => t.name, cell: (t) => html`<span class="one" title=${t.name}>${t.name}</span>` },
     { id: "busy", name: "In flight", num: true, by: (t) => t.in_flight, cell: (t) => count(t.in_flight) },
-    { id: "requests", name: "Requests left", num: true, by: (t) => t.remaining_requests, cell: (t) => (t.remaining_requests === null ? "no limit" : short(t.remaining_requests)) },
-    { id: "tokens", name: "Tokens left", num: true, by: (t) => t.remaining_tokens, cell: (t) => (t.remaining_tokens === null ? "no limit" : short(t.remaining_tokens)) },
+    { id: "requests", name: "Requests remaining", num: true, by: (t) => t.remaining_requests, cell: (t) => (t.remaining_requests === null ? "no limit" : short(t.remaining_requests)) },
+    { id: "tokens", name: "Tokens remaining", num: true, by: (t) => t.remaining_tokens, cell: (t) => (t.remaining_tokens === null ? "no limit" : short(t.remaining_tokens)) },
     { id: "weight", name: "Share of the queue", num: true, by: (t) => t.weight, cell: (t) => t.weight },
   ];
   return html`<${Panel} title="Limits, and what remains"><${Table} caption="Limits" columns=${columns} rows=${admission?.tenants ?? []} keyOf=${(t) => t.name} height=${40} initial=${{ id: "busy", down: true }} empty=${admission?.is_enabled ? "No tenant is known yet." : "Admission control is off."} /><//>`;

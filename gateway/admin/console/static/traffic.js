@@ -79,7 +79,7 @@ function Errors({ intervals }) {
     { id: "code", name: "Cause", cell: ([code]) => html`<span class="mono">${code}</span>` },
     { id: "n", name: "Answers", num: true, by: ([, n]) => n, cell: ([, n]) => count(n) },
   ];
-  return html`<${Panel} title="Errors by cause" about="Answered by the gateway in the last hour"><${Table} caption="Errors by cause" columns=${columns} rows=${Object.entries(counts)} keyOf=${([code]) => code} height=${40} initial=${{ id: "n", down: true }} empty="The gateway answered no error." /><//>`;
+  return html`<${Panel} title="Errors by code" about="Answered by the gateway in the last hour"><${Table} caption="Errors by code" columns=${columns} rows=${Object.entries(counts)} keyOf=${([code]) => code} height=${40} initial=${{ id: "n", down: true }} empty="The gateway answered no error." /><//>`;
 }
 
 function Queue({ admission }) {

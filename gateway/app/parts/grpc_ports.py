@@ -3,20 +3,29 @@
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from prometheus_client.registry import Collector
+
+from gateway.app.component import Component
 from gateway.config import Config
 from gateway.config.epp import objective_priorities
 from gateway.core.errors import GatewayError
+from gateway.decide import metrics as decide
+from gateway.decide.metrics import DecideCollector
+from gateway.epp import metrics as epp
+from gateway.epp.metrics import EppCollector
 from gateway.http.url import netloc_of
 from gateway.proxy.api import Api, ready
 from gateway.proxy.dispatch import Dispatch
+from gateway.runtime.tasks import Tasks
 from gateway.runtime.tls import Tls, grpc_tls
+from gateway.scaling.planner import Planner
 
 if TYPE_CHECKING:
     from gateway.decide.decision import DecideDoor
     from gateway.epp.picker import Door
-    from gateway.scaling.planner import Planner
     from gateway.server.http2.server import GrpcServer
     from gateway.server.http2.service import Services
 
@@ -33,10 +42,12 @@ def certificate_of(config: Config) -> Tls | None:
     return grpc_tls(config.epp.cert_file, config.epp.key_file)
 
 
-class GrpcPorts:
+class GrpcPortsPart(Component):
     """The ports and their services; gRPC and its messages are loaded only if the configuration has one."""
 
-    def __init__(self, config: Config, api: Api, dispatch: Dispatch, planner: "Planner") -> None:
+    metric_sections = (("Endpoint picker", epp.METRICS), ("Decision service", decide.METRICS))
+
+    def __init__(self, config: Config, api: Api, dispatch: Dispatch, planner: Planner) -> None:
         self.counts: Counter[str] = Counter()
         self.decide_counts: Counter[str] = Counter()
         self._config = config
@@ -49,7 +60,7 @@ class GrpcPorts:
         self.tls = certificate_of(config)
 
     def __repr__(self) -> str:
-        return f"GrpcPorts({self._servers})"
+        return f"GrpcPortsPart({self._servers})"
 
     @property
     def num_held(self) -> int:
@@ -60,7 +71,7 @@ class GrpcPorts:
     def num_open_decisions(self) -> int:
         return self._decide_door.num_open if self._decide_door is not None else 0
 
-    def start(self) -> None:
+    async def start(self, tasks: Tasks) -> None:
         """Open the configured ports. Raises ConfigError for a port that is not free."""
         config = self._config
         if self.tls is None:
@@ -111,13 +122,21 @@ class GrpcPorts:
         are left."""
         return all(await asyncio.gather(*(server.leave(seconds, stop) for server in self._servers)))
 
-    async def stop(self, drain_s: float) -> None:
-        """Stop serving once readiness is off; streams have `drain_s` seconds to end."""
-        await asyncio.gather(*(server.stop(drain_s) for server in self._servers))
+    async def drain(self, seconds: float) -> None:
+        """Stop serving once readiness is off; streams have so many seconds to end."""
+        await asyncio.gather(*(server.stop(seconds) for server in self._servers))
+
+    async def stop(self) -> None:
         if self._door is not None:
             self._door.held.stop()
         if self._decide_door is not None:
             self._decide_door.stop()
+
+    def collectors(self) -> Sequence[Collector]:
+        return [
+            EppCollector(self.counts, lambda: self.num_held),
+            DecideCollector(self.decide_counts, lambda: self.num_open_decisions),
+        ]
 
     def _make_decide_door(self) -> "DecideDoor":
         from gateway.decide.decision import DecideDoor

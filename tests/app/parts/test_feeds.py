@@ -1,6 +1,6 @@
 """Limits of workers' blocks, by the configuration and with those of the whole fleet."""
 
-from gateway.app.workers import limits_of
+from gateway.app.parts.feeds import limits_of
 from gateway.config import config_of
 from gateway.core.block_limits import FleetBlocks
 from gateway.core.worker import Worker, WorkerId

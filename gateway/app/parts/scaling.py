@@ -1,0 +1,63 @@
+"""Advice for autoscalers, from the gateway's own counts."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from aiohttp.typedefs import Handler
+from prometheus_client.registry import Collector
+
+from gateway.admin.app import shows
+from gateway.app.component import Component
+from gateway.app.parts.fleet import FleetPart
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.routing.router import Router
+from gateway.runtime.tasks import Tasks
+from gateway.scaling import metrics as scaling
+from gateway.scaling.metrics import ScalingCollector
+from gateway.scaling.planner import Planner, PlannerSources, keep_advised
+from gateway.scaling.report import describe
+from gateway.tenancy.admission.gate import Gate
+
+
+class ScalingPart(Component):
+    """Planner, which is notified of requests that no worker gets; `gate` is the admission gate in use."""
+
+    metric_sections = (("Advice for autoscalers", scaling.METRICS),)
+
+    def __init__(
+        self, config: Config, fleet: FleetPart, router: Router, gate: Callable[[], Gate | None]
+    ) -> None:
+        """Make the planner. Raises ConfigError."""
+        check_scaling(config)
+        self._gate = gate
+        speeds = router.learning.speed_models
+        sources = PlannerSources(
+            fleet.fleet, router.ledger, fleet.metrics, router.index, speeds, self._queued
+        )
+        options = config.scaling
+        is_alone = options.port > 0  # the external scaler is for one gateway
+        self.planner = Planner(sources, options.ttft_objective_s, options.down_after_s, is_alone=is_alone)
+        fleet.metrics.on_unserved = self.planner.unserved
+
+    async def start(self, tasks: Tasks) -> None:
+        tasks.start("advise autoscalers", keep_advised(self.planner))
+
+    def collectors(self) -> Sequence[Collector]:
+        return [ScalingCollector(self.planner.advices)]
+
+    def admin_handlers(self) -> Mapping[str, Handler]:
+        return {"advice": shows(lambda: describe(self.planner.advices()))}
+
+    def _queued(self) -> Mapping[str, tuple[int, int]]:
+        gate = self._gate()
+        models = gate.queues.models if gate is not None else {}
+        return {name: (len(each.queue), each.queue.num_tokens) for name, each in models.items()}
+
+
+def check_scaling(config: Config) -> None:
+    """Refuse an external scaler that would see a part of the requests only. Raises ConfigError."""
+    if config.scaling.port and config.server.processes > 1:
+        raise ConfigError(
+            "scaling_port: the external scaler needs processes = 1, since a process sees its own requests "
+            "only; let Prometheus add up kvgate_scaling_desired_workers instead"
+        )
