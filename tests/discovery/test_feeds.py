@@ -278,4 +278,4 @@ async def test_a_worker_with_an_agent_is_fed_by_it_and_its_polled_events_are_lef
 
 
 def test_the_sockets_of_events_grow_with_the_files_of_the_process(feeds: Feeds) -> None:
-    assert feeds._zmq.get(zmq.MAX_SOCKETS) == descriptors().num_event_sockets
+    assert feeds._zmq_context.get(zmq.MAX_SOCKETS) == descriptors().num_event_sockets
