@@ -22,7 +22,7 @@ def results(make: Callable[[], object], budget_s: float = 0.005) -> list[Contrac
     """
     kind = kind_of(part := make())
     if kind is None:
-        raise TypeError(f"{type(part).__name__} has to have one of the methods {', '.join(METHODS)}")
+        raise TypeError(f"{type(part).__name__} must have one of the methods {', '.join(METHODS)}")
     return list(run(kind, make, budget_s))
 
 

@@ -8,8 +8,10 @@ depends on the machine.
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("tests.support")  # a failed assertion of a helper shows its values too
 settings.register_profile(
     "kvgate",
     deadline=None,

@@ -129,6 +129,8 @@ OTHERS_FLAGS = frozenset(
         "tool",
         "url",
         "set",  # Helm
+        "from",  # uvx
+        "spec",  # pipx
         "build",  # Docker
         "now",  # systemctl
     ]

@@ -85,5 +85,5 @@ def test_each_broken_rule_is_named() -> None:
 
 
 def test_a_thing_of_no_kind_is_refused() -> None:
-    with pytest.raises(TypeError, match="object has to have one of the methods choose, keep, score, pick"):
+    with pytest.raises(TypeError, match="object must have one of the methods choose, keep, score, pick"):
         kvgate.testing.verify(object)

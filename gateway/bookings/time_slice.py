@@ -66,5 +66,5 @@ class TimeSlice:
 
 def failed(waiter: Decidable) -> None:
     """Answer a request that met a bug: its client must not wait, nor its admission or the queue be held."""
-    log.exception("%r failed", waiter)
+    log.exception("decision of %r raised; its client gets 500", waiter)
     waiter.fail(GatewayError(FAILED))

@@ -109,7 +109,8 @@ class _UnprovenStream:
 
 class OwnershipObserver:
     """Observer of decisions and answers that proves streams. A request costs a look at a dict that is empty
-    where all streams are proven, or the others are not read: an engine without events publishes none."""
+    where all streams are proven, and little more while the others are not read, as with engines that publish
+    no events."""
 
     def __init__(self, index: Index, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._index = index
@@ -160,6 +161,10 @@ class OwnershipObserver:
     def decided(self, decided: Decided) -> None:
         if not self._watched or not decided.blocks:
             return
+        for worker in _workers_of(decided.decision):
+            watched = self._watched.get(worker.id)
+            if watched is not None and watched.stream.is_read:
+                self._waiting[worker.id] = watched
         if self._waiting:
             self._await_all(decided)
         self._recent.append((decided.decision, decided.blocks[-1]))

@@ -74,7 +74,7 @@ class Api:
         except GatewayError as exc:
             self.refuse(http, responder, exc)
         except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
-            log.exception("%s %s failed", http.method, http.path)
+            log.exception("%s %s raised; the client gets 500", http.method, http.path)
             self.refuse(http, responder, GatewayError(FAILED))
         return None
 

@@ -224,7 +224,7 @@ class InferenceExchange(Execution):
                 make = partial(HeldRefusal, head, on_read=self._refused, on_lost=self.attempt_lost)
                 return self._upstream.divert(make)
             reason = unloaded(head.status, self.decision, self.tries.failed.values())
-            if reason and self.may_try_another():
+            if reason and self._may_try_another():
                 return self._abandon(reason)
         return self._begin_answer(head)
 
@@ -236,7 +236,7 @@ class InferenceExchange(Execution):
         self._is_refused = refusal.is_busy
         if refusal.is_busy:
             self.context.busy(decision.worker.id, refusal.busy_s)
-        if refusal.is_retryable and self.may_try_another():
+        if refusal.is_retryable and self._may_try_another():
             return self._abandon(refusal.reason)
         self._begin_answer(refusal.to_client(held.head))
         held.go_on()
@@ -310,7 +310,7 @@ class InferenceExchange(Execution):
         if self.plan.observer is not None:
             self.plan.observer.worker_down(worker, why)
         is_waiting = self.decision and self.decision.worker.id == worker and self._upstream
-        if is_waiting and not self._answer and self.may_try_another(is_up=True):
+        if is_waiting and not self._answer and self._may_try_another(is_up=True):
             self._abandon(why)
 
     def _abandon(self, reason: str) -> None:
@@ -322,7 +322,7 @@ class InferenceExchange(Execution):
         if upstream:
             upstream.abort()
 
-    def may_try_another(self, is_up: bool = False) -> bool:
+    def _may_try_another(self, is_up: bool = False) -> bool:
         assert self.decision is not None
         fleet, worker = self.context.router.fleet, self.decision.worker.id
         return may_try_another(fleet, self.request, self.tries, worker, is_up=is_up)

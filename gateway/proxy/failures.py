@@ -52,7 +52,7 @@ def lost(
 def retried(context: Context, worker: WorkerId, reason: str, log_id: str, *, is_busy: bool) -> None:
     """Count and log that a request went to another worker."""
     context.metrics.retries["worker_busy" if is_busy else "worker_failed"] += 1
-    context.log.info("worker %s failed (%s); retrying request %s on another", worker, reason, log_id)
+    context.log.info("worker %s failed (%s); retrying request %s on another worker", worker, reason, log_id)
 
 
 def out_of_connections(exc: OSError, log: RateLimitedLog, log_id: str) -> NoWorker | None:

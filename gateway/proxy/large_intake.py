@@ -93,7 +93,7 @@ class LargeIntake:
             if not self._is_over:
                 self._refuse(http, self._responder, exc)
         except Exception:  # noqa: BLE001  a bug must not leave the client waiting
-            log.exception("%s %s failed", http.method, http.path)
+            log.exception("%s %s raised; the client gets 500", http.method, http.path)
             if not self._is_over:
                 self._refuse(http, self._responder, GatewayError(FAILED))
         finally:

@@ -61,4 +61,4 @@ class Predictions:
             )  # fmt: skip
         elif not self.holds and share < FEW_FAR:
             self.holds = True
-            log.info("predicted TTFTs: right again; requests are routed by them")
+            log.info("predicted TTFTs: accurate again; requests are routed by them")

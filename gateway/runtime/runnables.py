@@ -83,7 +83,7 @@ async def _within(seconds: float, runnable: Runnable, doing: str, work: Coroutin
     task = asyncio.get_running_loop().create_task(work, name=f"{doing} {runnable}")
     await asyncio.wait({task}, timeout=seconds)
     if not task.done():
-        log.error("the %s did not %s within %g s: cut, the others still stop", runnable, doing, seconds)
+        log.error("the %s did not %s within %g s: cancelled; the others still stop", runnable, doing, seconds)
         task.cancel()
         await asyncio.wait({task}, timeout=CUT_S)
     if task.done() and not task.cancelled() and (exc := task.exception()):

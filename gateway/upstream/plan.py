@@ -148,11 +148,6 @@ class Execution:
         """Workers that did not answer this request."""
         raise NotImplementedError
 
-    def may_try_another(self, is_up: bool = False) -> bool:
-        """True where another worker gets requests (`is_up`: none that is late), and the retry budget has
-        room."""
-        raise NotImplementedError
-
     def pays_retry(self) -> bool:
         """Take one retry from the budget; False where it has no room."""
         raise NotImplementedError

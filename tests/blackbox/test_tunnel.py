@@ -435,7 +435,7 @@ async def test_a_stop_waits_for_a_tunnel_then_cuts_and_logs_it() -> None:
         await client.send(offer(REALTIME, (b"X-Request-Id", b"the-socket")))
         await client.switched()
         bench.gateway.process.terminate()
-        await bench.gateway.logged("WARNING.*request the-socket cut: the gateway stopped")
+        await bench.gateway.logged("WARNING.*request the-socket aborted: the gateway stopped")
         await client.is_cut()
         assert await bench.gateway.exited() == 0
         async with asyncio.timeout(DEADLINE_S):

@@ -62,4 +62,4 @@ def test_a_bug_in_a_slice_is_answered_and_the_queue_continues(
     time_slice.decide(waiting, REQUEST, LONG, lambda: waiting.events.append("decided"))
     turns[0]()
     assert waiting.events == ["internal_error", "decided"]
-    assert "failed" in caplog.text
+    assert "raised; its client gets 500" in caplog.text

@@ -201,7 +201,7 @@ def test_a_bug_is_answered_and_logged_without_the_body(
         kept = world.ask("POST", "/v1/completions")
     assert (kept.status, kept.body["error"]["code"]) == (500, "internal_error")
     assert "bug" not in kept.body["error"]["message"]
-    assert "POST /v1/completions failed" in caplog.text
+    assert "POST /v1/completions raised; the client gets 500" in caplog.text
 
 
 # authentication ---------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ async def test_a_stop_that_hangs_is_cut_and_named(
     assert seen[3:] == ["stop third", "stop second", "stop first"]
     assert caplog.messages == [
         "the third failed to stop; the others still stop",
-        "the second did not stop within 0.02 s: cut, the others still stop",
+        "the second did not stop within 0.02 s: cancelled; the others still stop",
     ]
 
 
@@ -95,7 +95,9 @@ async def test_a_drain_that_hangs_is_cut_after_the_drain_time(
     seen: list[str] = []
     await stop_all([Noting("first", seen), HangingPart()], 0.02)
     assert seen == ["stop first"]
-    assert caplog.messages == ["the hanging part did not drain within 0.03 s: cut, the others still stop"]
+    assert caplog.messages == [
+        "the hanging part did not drain within 0.03 s: cancelled; the others still stop"
+    ]
 
 
 async def test_background_tasks_end_before_the_stop() -> None:

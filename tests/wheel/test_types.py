@@ -34,6 +34,15 @@ def test_the_policy_of_the_guide_passes(python: Path, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
 
 
+def test_the_examples_pass(python: Path, tmp_path: Path) -> None:
+    policies = sorted((ROOT / "examples/policy").glob("[!t]*.py"))
+    sources = [path.read_text() for path in (*policies, ROOT / "examples/library/route.py")]
+    assert len(sources) > 1 and all("kvgate" in source for source in sources)
+    for source in sources:
+        result = checked(source, python, tmp_path)
+        assert (result.returncode, result.stderr) == (0, ""), result.stdout
+
+
 def test_wrong_types_and_unknown_names_are_found(python: Path, tmp_path: Path) -> None:
     wrong = typed_policy().replace('"fewest tokens ahead"', "7").replace(".booked_tokens", ".booked_tokns")
     result = checked(wrong.replace("pick_lowest", "pick_highest"), python, tmp_path)

@@ -102,7 +102,7 @@ class Publication:
         try:
             await work(self.writers[root])
         except SlotsLost as exc:
-            self._log.warning("%s: publishing the blocks of our workers again", exc)
+            self._log.warning("%s: publishing the blocks of this gateway's workers again", exc)
             self.republish(root)
             await self._trees.of(root).write(self.writers[root])
 

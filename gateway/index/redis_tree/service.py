@@ -237,7 +237,7 @@ class RadixService:
     async def _stop_writing(self, exc: PipelineRejected) -> None:
         if self._full_until is None:
             self._log.warning(
-                "redis is out of memory (%s); blocks of our workers are not published: raise its maxmemory",
+                "redis is out of memory (%s); this gateway's blocks are not published: raise its maxmemory",
                 exc,
             )
         self._full_until = asyncio.get_running_loop().time() + FULL_S
@@ -248,7 +248,7 @@ class RadixService:
         for tree in list(self.index.trees.by_root.values()):
             if tree.broken and (num := await tree.mend()):
                 self.num_broken += num
-                self._log.warning("%r: %d edges did not decode; publishing them again", tree, num)
+                self._log.warning("%r: %d edges cannot be decoded; publishing them again", tree, num)
 
     async def _look(self) -> None:
         if not self._pipelines.asks.is_open or (self._is_stuck and time.perf_counter() >= self._stuck_until):

@@ -329,7 +329,7 @@ class ModelQueues:
             if not self.go(queued.waiter, queued.request, queued.prompt, self.decided):
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
-            log.exception("%r: sending a queued request failed", queued.waiter)
+            log.exception("%r: leaving the queue raised; its client gets 500", queued.waiter)
             queued.waiter.fail(GatewayError("internal error in the gateway; retry the request"))
 
     # ends --------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ async def test_lost_slots_publish_all_blocks_again(
     world.tree.loses_slots = True
     await world.publication.flush()
     assert world.tree.written == [len(NAMES)]
-    assert "publishing the blocks of our workers again" in caplog.text
+    assert "publishing the blocks of this gateway's workers again" in caplog.text
 
 
 def test_each_model_has_one_tree() -> None:

@@ -233,7 +233,7 @@ def test_blocks_are_published_again_after_the_server_was_emptied(
         assert index.tree_overlap(path_hashes(branch)) == {A: 3, B: 35, C: 12}
     ours.apply(A, stored(path[:4], 3))
     assert ours.tree_overlap(path_hashes(path)) == {A: 35, B: 30, C: 12}
-    assert "publishing the blocks of our workers again" in caplog.text
+    assert "publishing the blocks of this gateway's workers again" in caplog.text
 
 
 def test_server_with_an_earlier_tree_gets_the_present_blocks(
