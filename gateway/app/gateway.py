@@ -25,11 +25,11 @@ class Gateway:
     def __init__(
         self,
         config: Config,
-        surroundings: Surroundings = Surroundings(),  # noqa: B008
+        surroundings: Surroundings | None = None,
         compose: Callable[[Config, Surroundings], Parts] = Parts,
     ) -> None:
         """Make all parts, within the running event loop. Raises ConfigError."""
-        self.parts = compose(config, surroundings)
+        self.parts = compose(config, surroundings or Surroundings())
 
     @property
     def config(self) -> Config:

@@ -16,9 +16,8 @@ PROCESS_RESPONSES = counter(
 OWN = (PROCESSES, RESTARTS, PROCESS_RESPONSES)
 """Metrics of the supervisor (`processes/admin.py`)."""
 
-SECTIONS: Sequence[tuple[str, Sequence[MetricSpec]]] = (
-    *Parts.metric_sections(),
-    ("Several processes", OWN),
+SECTIONS: Sequence[tuple[str, Sequence[MetricSpec]]] = sorted(
+    [*Parts.metric_sections(), ("Several processes", OWN)], key=lambda section: section[0]
 )
 SPECS: Sequence[MetricSpec] = [spec for _, specs in SECTIONS for spec in specs]
 

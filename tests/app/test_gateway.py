@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 
 import pytest
 
@@ -38,3 +39,29 @@ async def test_one_that_was_never_started_is_closed() -> None:
     tasks = asyncio.all_tasks()
     await Gateway(load({"worker": ["http://127.0.0.1:1"]}, {})).stop()
     assert asyncio.all_tasks() == tasks
+
+
+async def test_gateways_of_one_process_have_their_own_connections() -> None:
+    one, other = Gateway(load({}, {})), Gateway(load({}, {}))
+    assert one.parts.surroundings.connections is not other.parts.surroundings.connections
+    await asyncio.gather(one.stop(), other.stop())
+
+
+async def test_a_process_with_a_port_in_use_says_which_and_leaves_nothing_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        flags = {"--port": free_port(), "--admin-port": free_port(), "--epp-port": taken}
+        command = [
+            sys.executable,
+            "-m",
+            "kvgate",
+            "serve",
+            *(str(each) for pair in flags.items() for each in pair),
+        ]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        _, stderr = await process.communicate()
+        assert process.returncode == 2
+        assert f"epp_port: cannot listen on 127.0.0.1:{taken}" in stderr.decode()
+        assert "(the grpc ports part did not start)" in stderr.decode()
+    for port in flags.values():
+        socket.create_server(("127.0.0.1", port)).close()
