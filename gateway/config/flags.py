@@ -82,9 +82,14 @@ class ShortHelp(argparse.Action):
         short = Parser(prog=parser.prog, usage=parser.usage, description=parser.description, add_help=False)
         group = short.add_argument_group("most used options")
         group.add_argument("--config", metavar="FILE", help="TOML file with any of the options")
-        common = [each for each in options(self._struct) if each.is_common]
-        for each in common:
-            _add(group.add_argument, each, has_variables=False)
+        for each in options(self._struct):
+            if each.is_common:
+                _add(group.add_argument, each, has_variables=False)
+        shared = {each.key for each in options(self._struct)} | {"config"}
+        own = short.add_argument_group("options of this command")
+        for action in parser._actions:
+            if action.dest not in shared and not isinstance(action, (ShortHelp, argparse._HelpAction)):
+                own._add_action(action)
         num = sum(each.has_flag for each in options(self._struct)) + 1
         short.epilog = (
             f"`{parser.prog} --help-all` lists all {num} options in groups; docs/reference/options.md also "

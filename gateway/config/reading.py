@@ -24,7 +24,7 @@ OldName = Callable[[str, str], str]
 or the reason of its removal, or nothing."""
 UNITS_PER_S: Mapping[str, float] = {"seconds": 1.0, "milliseconds": 1000.0}
 """Units of options that are durations, and how many of each are a second."""
-FLAG, VARIABLE, FILE = "flag", "variable", "file"
+FLAG, VARIABLE, FILE = "flag", "environment", "file"
 ADMIN_KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 """The key that `kvgate adapter` sends to an admin API, often set beside the options of a gateway."""
 _ONE_TABLE = "; it is one table, as in [{}]"

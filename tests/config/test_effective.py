@@ -38,7 +38,7 @@ def test_the_source_of_an_option_is_the_last_that_gives_it(reader: ConfigReader[
     values = json_values(effective_options(reader))
     assert path.endswith("/kvgate.toml")
     assert values["server.port"] == {"value": 9000, "source": "flag", "name": "--port"}
-    assert values["log.level"] == {"value": "info", "source": "variable", "name": "KVGATE_LOG_LEVEL"}
+    assert values["log.level"] == {"value": "info", "source": "environment", "name": "KVGATE_LOG_LEVEL"}
     assert values["server.drain_timeout_s"] == {"value": 5.0, "source": "file", "name": path}
     assert values["redis.timeout_s"] == {"value": 1.0, "source": "default", "name": "default"}
     assert list(values) == [each.path for each in options(Config)]

@@ -75,6 +75,15 @@ def test_short_help_lists_ten_options_and_points_to_the_rest(capsys: pytest.Capt
     assert "kvgate serve --help-all" in " ".join(text.split())
 
 
+def test_short_help_lists_what_the_command_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    made = parser()
+    made.add_argument("--dry-run", action="store_true", help="send nothing")
+    with pytest.raises(SystemExit):
+        made.parse_args(["--help"])
+    text = capsys.readouterr().out
+    assert "options of this command:\n  --dry-run" in text and "--help-all" in text
+
+
 def test_full_help_lists_all_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--help-all"])
