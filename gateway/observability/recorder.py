@@ -191,17 +191,17 @@ def _recorded(line: _Line) -> Recorded:
         worker=decision.worker.id,
         status=outcome.status,
         result=outcome.result,
-        num_tokens=outcome.reported_prompt_tokens or decision.num_tokens,
-        e2e_s=round(outcome.lasted_s or 0.0, 6),
+        prompt_tokens=outcome.reported_prompt_tokens or decision.num_tokens,
+        total_s=round(outcome.lasted_s or 0.0, 6),
         session=None if known.session is None else hashed(known.session),
         block_size=decision.worker.block_size or 0,
         blocks=array("Q", known.blocks).tobytes(),
         tokens=known.tokens[0].tobytes() if known.tokens else b"",
         output_tokens=outcome.reported_output_tokens,
         ttft_s=None if ttft_s is None else round(ttft_s, 6),
-        cached_tokens=outcome.reported_cached_tokens,
-        overlap_tokens=decision.overlap_tokens,
-        num_blocks=decision.worker.num_blocks,
+        reported_cached_tokens=outcome.reported_cached_tokens,
+        predicted_cached_tokens=decision.overlap_tokens,
+        cache_blocks=decision.worker.num_blocks,
     )
 
 

@@ -9,11 +9,10 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     at              arrival, seconds since 1970
     blocks          hashes of the prompt's full blocks of `block_size` tokens, 8 bytes each, little endian (in
                     JSON base64); empty if the tokens were unknown or the request had several prompts
-    num_tokens      prompt tokens reported by the engine, else kvgate's own count
-    output_tokens   generated tokens reported by the engine
-    ttft_s, e2e_s   seconds from arrival; the first is missing if the answer was not streamed
-    cached_tokens   cached prompt tokens reported by the engine; `overlap_tokens` as predicted
-    num_blocks      capacity of the worker's cache
+    prompt_tokens   reported by the engine, else kvgate's own count
+    output_tokens   reported by the engine, as are `reported_cached_tokens`
+    ttft_s, total_s   seconds from arrival; the first is missing if the answer was not streamed
+    cache_blocks    capacity of the worker's cache
     result          ended, aborted, failed or client_disconnected
     tokens          the prompt's tokens, 4 bytes each, if they are recorded
     """
@@ -24,14 +23,14 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     worker: str
     status: int
     result: str
-    num_tokens: int
-    e2e_s: float
+    prompt_tokens: int
+    total_s: float
     session: str | None = None
     block_size: int = 0
     blocks: bytes = b""
     tokens: bytes = b""
     output_tokens: int | None = None
     ttft_s: float | None = None
-    cached_tokens: int | None = None
-    overlap_tokens: int = 0
-    num_blocks: int | None = None
+    reported_cached_tokens: int | None = None
+    predicted_cached_tokens: int = 0
+    cache_blocks: int | None = None

@@ -152,11 +152,11 @@ def _through(middle: Point, point: Point, far: float) -> Point:
 def errors(measured: Sequence[ReplayJob], replayed: Sequence[ReplayJob]) -> list[Error]:
     """Errors of the same requests, in the same order; TTFT of those that were streamed."""
     pairs = [(job.recorded, done) for job, done in zip(measured, replayed, strict=True) if job.recorded]
-    with_usage = [(row, done) for row, done in pairs if row.cached_tokens is not None]
+    with_usage = [(row, done) for row, done in pairs if row.reported_cached_tokens is not None]
     found: list[Error] = []
     if with_usage:
         num_tokens = sum(done.num_tokens for _, done in with_usage)
-        cached = sum(row.cached_tokens or 0 for row, _ in with_usage)
+        cached = sum(row.reported_cached_tokens or 0 for row, _ in with_usage)
         found.append(
             Error("hit rate", cached / num_tokens, sum(d.cached_tokens for _, d in with_usage) / num_tokens)
         )
@@ -169,13 +169,14 @@ def errors(measured: Sequence[ReplayJob], replayed: Sequence[ReplayJob]) -> list
 
 def _guess(rows: Sequence[Recorded]) -> Values:
     tpot_s = sorted(
-        (row.e2e_s - row.ttft_s) / (row.output_tokens - 1)
+        (row.total_s - row.ttft_s) / (row.output_tokens - 1)
         for row in rows
         if row.ttft_s is not None and row.output_tokens and row.output_tokens > 1
     ) or [0.02]
     base_s = max(percentile(tpot_s, 10), 1e-4)
     speeds = [
-        max(row.num_tokens - (row.cached_tokens or 0), 1) / max((row.ttft_s or 0.0) - base_s, 1e-4)
+        max(row.prompt_tokens - (row.reported_cached_tokens or 0), 1)
+        / max((row.ttft_s or 0.0) - base_s, 1e-4)
         for row in rows
     ]
     overhead_s = max(min(row.ttft_s or 0.0 for row in rows) - base_s, 1e-3) / 2
@@ -196,8 +197,8 @@ def _loss(jobs: Sequence[ReplayJob], setup: Setup) -> float:
         if row is None or row.ttft_s is None:
             continue
         off.append(abs(math.log(job.ttft_s / max(row.ttft_s, 1e-5))))
-        if job.num_output > 1 and row.e2e_s > row.ttft_s:
-            off.append(abs(math.log(job.tpot_s / ((row.e2e_s - row.ttft_s) / (job.num_output - 1)))))
+        if job.num_output > 1 and row.total_s > row.ttft_s:
+            off.append(abs(math.log(job.tpot_s / ((row.total_s - row.ttft_s) / (job.num_output - 1)))))
     return sum(off) / len(off)
 
 
@@ -220,9 +221,9 @@ def as_measured(job: ReplayJob) -> ReplayJob:
     row = job.recorded
     assert row is not None
     done = again(job)
-    done.worker, done.cached_tokens = job.place, row.cached_tokens or 0
-    done.first_s = job.at + (row.e2e_s if row.ttft_s is None else row.ttft_s)
-    done.last_s = job.at + row.e2e_s
+    done.worker, done.cached_tokens = job.place, row.reported_cached_tokens or 0
+    done.first_s = job.at + (row.total_s if row.ttft_s is None else row.ttft_s)
+    done.last_s = job.at + row.total_s
     return done
 
 

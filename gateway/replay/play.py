@@ -225,7 +225,7 @@ def calibrate(run: ReplayRun, base: Profile | None, progress: Progress | None = 
 
 def _kv_tokens(rows: Sequence[Recorded], profile: Profile) -> int:
     """Cache size that most of the recorded workers reported."""
-    sizes = Counter(row.num_blocks * row.block_size for row in rows if row.num_blocks and row.block_size)
+    sizes = Counter(row.cache_blocks * row.block_size for row in rows if row.cache_blocks and row.block_size)
     return sizes.most_common(1)[0][0] if sizes else profile.kv_tokens
 
 

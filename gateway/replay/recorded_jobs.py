@@ -23,7 +23,7 @@ def playable(lines: Lines) -> list[Recorded]:
     """Completed requests in order of arrival; rows beyond the limits are skipped. Raises ConfigError."""
     rows: list[Recorded] = []
     for row in lines.decoded(Recorded):
-        if row.result == "ended" and row.status == 200 and row.num_tokens > 0:
+        if row.result == "ended" and row.status == 200 and row.prompt_tokens > 0:
             if not _is_within_limits(row):
                 lines.skip("a time or a number of tokens is negative or too large, or tokens are truncated")
                 continue
@@ -32,8 +32,8 @@ def playable(lines: Lines) -> list[Recorded]:
 
 
 def _is_within_limits(row: Recorded) -> bool:
-    counts = (row.num_tokens, row.output_tokens or 0, row.block_size, row.num_blocks or 0)
-    seconds = (row.at, row.e2e_s, row.ttft_s or 0.0)
+    counts = (row.prompt_tokens, row.output_tokens or 0, row.block_size, row.cache_blocks or 0)
+    seconds = (row.at, row.total_s, row.ttft_s or 0.0)
     sizes = all(0 <= num <= MAX_TOKENS for num in counts)
     return sizes and all(0.0 <= s <= MAX_CLOCK_S for s in seconds) and len(row.tokens) % 4 == 0
 
@@ -52,7 +52,7 @@ def recording(lines: Lines) -> Iterator[ReplayJob]:
         prompt = _prompt(row, chains[i], i, chains[after] if after is not None else ())
         output: Sequence[int] = ()
         if after is not None:
-            begin, end = row.num_tokens, row.num_tokens + num_output
+            begin, end = row.prompt_tokens, row.prompt_tokens + num_output
             known = _prompt(rows[after], chains[after], after, ())
             tokens = known.tokens() if isinstance(known, HashedPrompt) else known
             output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
@@ -83,7 +83,7 @@ def _models(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> 
 
 
 def _num_output(row: Recorded, token_s: float) -> int:
-    return min(max(round((row.e2e_s - (row.ttft_s or 0.0)) / token_s), 1), MAX_TOKENS)
+    return min(max(round((row.total_s - (row.ttft_s or 0.0)) / token_s), 1), MAX_TOKENS)
 
 
 def _chain(row: Recorded) -> Sequence[BlockHash]:
@@ -98,13 +98,13 @@ def _prompt(
     if row.tokens:
         return array("I", row.tokens)
     num, size = len(chain), row.block_size
-    if not num and row.num_tokens >= size:  # unknown
+    if not num and row.prompt_tokens >= size:  # unknown
         size = UNKNOWN_BLOCK
-        own = [number << 20 | i for i in range(-(-row.num_tokens // size))]
-        return HashedPrompt(array("Q", own), size, row.num_tokens)
+        own = [number << 20 | i for i in range(-(-row.prompt_tokens // size))]
+        return HashedPrompt(array("Q", own), size, row.prompt_tokens)
     tail = after[num] if num < len(after) else number
-    behind = [number << 20 | i for i in range(row.num_tokens // max(size, 1) - num)]  # an image, and so on
-    return HashedPrompt(array("Q", [*chain, tail, *behind]), size, row.num_tokens)
+    behind = [number << 20 | i for i in range(row.prompt_tokens // max(size, 1) - num)]  # an image, and so on
+    return HashedPrompt(array("Q", [*chain, tail, *behind]), size, row.prompt_tokens)
 
 
 def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> Mapping[int, int]:
@@ -119,8 +119,8 @@ def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> M
             if before is None:
                 continue
             earlier = rows[before]
-            is_later = earlier.at + earlier.e2e_s <= row.at
-            is_reported = (row.cached_tokens or 0) > depth * row.block_size
+            is_later = earlier.at + earlier.total_s <= row.at
+            is_reported = (row.reported_cached_tokens or 0) > depth * row.block_size
             if is_later and (row.session == earlier.session if row.session else is_reported):
                 nexts.setdefault(before, i)
                 break
@@ -132,8 +132,8 @@ def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> M
 def _token_s(rows: Sequence[Recorded]) -> float:
     """Seconds between two tokens, for responses without a recorded length."""
     found = [
-        (row.e2e_s - row.ttft_s) / (row.output_tokens - 1)
+        (row.total_s - row.ttft_s) / (row.output_tokens - 1)
         for row in rows
-        if row.ttft_s is not None and row.output_tokens and row.output_tokens > 1 and row.e2e_s > row.ttft_s
+        if row.ttft_s is not None and row.output_tokens and row.output_tokens > 1 and row.total_s > row.ttft_s
     ]
     return statistics.median(found) if found else 0.02

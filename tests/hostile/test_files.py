@@ -171,7 +171,8 @@ async def test_a_jwks_that_grows_with_each_fetch_keeps_the_keys_in_use() -> None
 
 
 async def test_a_recording_of_nonsense_is_an_error_message(tmp_path: Path) -> None:
-    good = '{"at":1.0,"model":"m","worker":"w:1","status":200,"result":"ended","num_tokens":3,"e2e_s":0.1}\n'
+    known = '"at":1.0,"model":"m","worker":"w:1","status":200,"result":"ended"'
+    good = f'{{{known},"prompt_tokens":3,"total_s":0.1}}\n'
     for number, content in enumerate((ESCAPES, good * 3 + ESCAPES, good.replace("3,", "1e400,"))):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(content)

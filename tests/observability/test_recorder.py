@@ -52,8 +52,13 @@ def test_a_line_has_the_fields_of_a_replay_and_no_prompt(tmp_path: Path) -> None
     observer.close()
     (line,) = lines(path)
     assert (line.worker, line.policy, line.status, line.result) == ("a:1", "p", 200, "ended")
-    assert (line.num_tokens, line.output_tokens, line.cached_tokens, line.overlap_tokens) == (40, 7, 32, 64)
-    assert (line.ttft_s, line.e2e_s, line.session) == (0.25, 1.5, hashed("alice"))
+    assert (
+        line.prompt_tokens,
+        line.output_tokens,
+        line.reported_cached_tokens,
+        line.predicted_cached_tokens,
+    ) == (40, 7, 32, 64)
+    assert (line.ttft_s, line.total_s, line.session) == (0.25, 1.5, hashed("alice"))
     assert array("Q", line.blocks).tolist() == [2**63, 2**63 + 1]
     assert b"alice" not in path.read_bytes() and "tokens" not in json.loads(path.read_text())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -67,7 +72,7 @@ def test_tokens_are_recorded_where_enabled(tmp_path: Path) -> None:
     observer.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert array("I", line.tokens) == tokens_of(range(40))
-    assert (line.session, line.output_tokens, line.num_tokens) == (None, None, 100)
+    assert (line.session, line.output_tokens, line.prompt_tokens) == (None, None, 100)
 
 
 def test_a_failed_attempt_is_not_recorded_as_the_end(tmp_path: Path) -> None:

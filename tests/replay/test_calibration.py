@@ -57,8 +57,8 @@ def test_measured_values_are_shown(tmp_path: Path) -> None:
     jobs = recorded(tmp_path / "r.jsonl", 10)
     for job, row in zip(jobs, recorded_of(jobs), strict=True):
         shown = as_measured(job)
-        assert (shown.ttft_s, shown.e2e_s) == (pytest.approx(row.ttft_s), pytest.approx(row.e2e_s))
-        assert (shown.cached_tokens, shown.worker) == (row.cached_tokens, job.place)
+        assert (shown.ttft_s, shown.e2e_s) == (pytest.approx(row.ttft_s), pytest.approx(row.total_s))
+        assert (shown.cached_tokens, shown.worker) == (row.reported_cached_tokens, job.place)
     assert policy_of_recording(jobs) == "round_robin"
 
 

@@ -26,8 +26,8 @@ def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded
     known = {"blocks": blocks, "block_size": SIZE, "ttft_s": 0.1, "result": "ended", "status": 200}
     received: dict[str, Any] = {
         "output_tokens": output,
-        "num_tokens": len(prompt),
-        "e2e_s": 1.0,
+        "prompt_tokens": len(prompt),
+        "total_s": 1.0,
         **known,
         **fields,
     }
@@ -56,7 +56,7 @@ def test_a_later_turn_has_the_recorded_overlap(tmp_path: Path, session: str | No
     """Continuations are found by session, or by the cached tokens that the engine reported."""
     prompts = turns()
     rows = [row(5.0 * i, tokens, 60, session=session) for i, tokens in enumerate(prompts)]
-    rows[1] = msgspec.structs.replace(rows[1], cached_tokens=160)
+    rows[1] = msgspec.structs.replace(rows[1], reported_cached_tokens=160)
     jobs = jobs_of(tmp_path / "r.jsonl", rows)
     done = VirtualFleet(Setup(1, H100_8B, block_size=SIZE)).run(jobs)
     truth = [ReplayJob(5.0 * i, tokens, 60, output=some(60, 2)) for i, tokens in enumerate(prompts)]
@@ -68,7 +68,7 @@ def test_a_later_turn_has_the_recorded_overlap(tmp_path: Path, session: str | No
 def test_a_common_beginning_alone_is_no_later_turn(tmp_path: Path) -> None:
     """Another session, or an engine with no more tokens cached than the common ones."""
     first, second, *_ = turns()
-    for fields in ({"session": "t"}, {"session": None, "cached_tokens": 96}):
+    for fields in ({"session": "t"}, {"session": None, "reported_cached_tokens": 96}):
         jobs = jobs_of(
             tmp_path / "r.jsonl", [row(0.0, first, 60, session="s"), row(5.0, second, 1, **fields)]
         )
@@ -95,9 +95,9 @@ def test_failed_requests_are_skipped_and_unknown_prompts_share_nothing(tmp_path:
         row(0.0, tokens, 5),
         row(1.0, tokens, 5, result="aborted"),
         row(2.0, tokens, 5, status=500),
-        row(3.0, tokens, 5, num_tokens=0),
+        row(3.0, tokens, 5, prompt_tokens=0),
         row(4.0, tokens, 5, blocks=b"", block_size=0),
-        row(5.0, tokens, None, e2e_s=0.1 + 10 * 0.225),  # type: ignore[arg-type]
+        row(5.0, tokens, None, total_s=0.1 + 10 * 0.225),  # type: ignore[arg-type]
     ]
     jobs = jobs_of(tmp_path / "r.jsonl", rows)
     assert [job.at for job in jobs] == [0.0, 4.0, 5.0]
@@ -141,8 +141,8 @@ def test_a_line_is_plain_json() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"at": 1e300}, {"e2e_s": -1.0}, {"ttft_s": 1e300}, {"num_tokens": 1 << 40}, {"output_tokens": -5},
-     {"block_size": 1 << 40}, {"num_blocks": 1 << 62}, {"tokens": b"abc"}],
+    [{"at": 1e300}, {"total_s": -1.0}, {"ttft_s": 1e300}, {"prompt_tokens": 1 << 40}, {"output_tokens": -5},
+     {"block_size": 1 << 40}, {"cache_blocks": 1 << 62}, {"tokens": b"abc"}],
 )  # fmt: skip
 def test_rows_beyond_the_limits_are_named(tmp_path: Path, fields: dict[str, Any]) -> None:
     good = row(0.0, some(40), 5)

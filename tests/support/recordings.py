@@ -59,7 +59,7 @@ def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Replay
                 array("Q", hash_blocks(job.tokens(), BLOCK, root_hash(MODEL))).tobytes(),
                 output_tokens=job.num_output,
                 ttft_s=job.ttft_s if is_streamed else None,
-                cached_tokens=job.cached_tokens,
+                reported_cached_tokens=job.cached_tokens,
             )
         )
     path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
