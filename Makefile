@@ -216,7 +216,7 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	printf '%s\n' "$(CURDIR)" "import loadtest.wheel_names; loadtest.wheel_names.install()" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
-	$(WHEEL_VENV)/bin/python -P -m loadtest.wheel_names
+	$(WHEEL_VENV)/bin/python -P -c 'import sys, loadtest.wheel_names; sys.exit(loadtest.wheel_names.main())'
 	@touch $@
 
 .venv-docs/.installed: requirements-docs.lock

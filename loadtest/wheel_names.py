@@ -1,8 +1,7 @@
 """Names of the checkout for benchmarks in the wheel's environment: `gateway` is its `kvgate.gateway` there.
 
 The Makefile has `install()` run at each start of that environment's Python. A module is then one object under
-both names, so what is measured is what the wheel has; `python -m loadtest.wheel_names` checks that it is
-machine code.
+both names, so what is measured is what the wheel has; `main()` checks that it is machine code.
 """
 
 import importlib
@@ -51,7 +50,3 @@ def main() -> int:
         return 0
     print(f"gateway is {place}: {'compiled, but of a checkout' if gateway.is_compiled else 'not compiled'}")
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -265,7 +265,7 @@ MISTAKES = {
     "policy-file": ["serve", "--policy-file", "/no/where"],
     "policy-test": ["policy", "test", "/no/where"],
     "config": ["serve", "--config", "/no/where"],
-    "key-file": ["serve", "--key-file", "/no/where"],
+    "key-file": ["serve", "--port", "0", "--admin-port", "0", "--key-file", "/no/where"],
     "record": ["serve", "--worker", "http://127.0.0.1:9", "--port", "0", "--record", "/no/where"],
     "profile": ["replay", "t", "--profile", "/no/where.toml"],
     "trace": ["replay", "/no/where"],

@@ -66,6 +66,14 @@ def test_a_member_of_a_table_is_defined_in_its_folder(members: list[object], fol
         assert path.parent == ROOT / folder
 
 
+def test_the_folder_of_policies_has_nothing_but_choices_their_interfaces_and_tables() -> None:
+    """Costs of choices are in `costs`."""
+    members = [*POLICIES.values(), *FILTERS.values(), *SCORERS.values(), *PICKERS.values()]
+    files = {path.stem for path in (ROOT / "gateway/policies").glob("*.py")}
+    choices = {member.__module__.rpartition(".")[2] for member in members}
+    assert files - choices == {"__init__", "base", "composition", "disaggregation"}
+
+
 @pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
 def test_a_policy_is_put_to_the_contract(make: type) -> None:
     test = ROOT / "tests/policies" / f"test_{make.__module__.rpartition('.')[2]}.py"

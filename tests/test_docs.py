@@ -16,7 +16,7 @@ from gateway.processes.metric_reference import SPECS
 from gateway.replay.command import add_arguments
 from tests import ROOT
 
-FOLDERS = ("docs", "changelog.d")
+FOLDERS = ("docs", "changelog.d", "examples")
 PAGES = sorted(
     path.relative_to(ROOT)
     for path in (*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")))
@@ -129,6 +129,8 @@ OTHERS_FLAGS = frozenset(
         "tool",
         "url",
         "set",  # Helm
+        "build",  # Docker
+        "now",  # systemctl
     ]
 )
 """Flags of engines, load generators and other programs that the documentation shows."""

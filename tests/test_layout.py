@@ -109,6 +109,15 @@ ONE_THING_IN_TWO_ROOMS = {
 }
 """File names that stand more than once below gateway/, and what they mean."""
 
+SLEEPS = {
+    "tests/mlx/test_gateway.py:test_one_slow_answer_keeps_no_requests_from_its_worker": "an answer's delay",
+    "tests/stories/test_shared_healing.py:test_all_gateways_know_a_hot_prefix_after_two_requests": (
+        "the gateway's own time between two requests that prove a block; nothing shows its end"
+    ),
+    "tests/vllm/test_healing.py:test_each_hot_prefix_is_known_after_two_requests": "likewise",
+}
+"""Tests that sleep, and why. A sleep that only makes up for a missing event belongs to `until`."""
+
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 
@@ -212,6 +221,35 @@ def test_a_plain_noun_names_one_file() -> None:
             places[path.stem].append(source)
     twice = {stem: found for stem, found in places.items() if len(found) > 1}
     assert twice.keys() == {*PARTS_OF_MANY_ROOMS, *ONE_THING_IN_TWO_ROOMS}, twice
+
+
+def _sleeps(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Tests that sleep, by name and line. `sleep(0)` is none: it is one turn of the loop."""
+    for test in ast.walk(tree):
+        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
+            for node in ast.walk(test):
+                if (
+                    isinstance(node, ast.Call)
+                    and ast.unparse(node.func) in ("asyncio.sleep", "time.sleep", "sleep")
+                    and ast.unparse(node.args[0]) != "0"
+                ):
+                    yield test.name, node.lineno
+
+
+def test_no_test_sleeps() -> None:
+    """A test waits for what it needs to see: `until` and others of tests/support/patience.py."""
+    found = {
+        f"{path.relative_to(ROOT)}:{name}": line
+        for path in TEST_MODULES
+        for name, line in _sleeps(ast.parse(path.read_text()))
+    }
+    assert found.keys() == SLEEPS.keys(), found
+
+
+def test_sleeps_are_found_in_tests_and_what_is_nested_in_them() -> None:
+    source = "async def test_a():\n    await asyncio.sleep(1)\n    await asyncio.sleep(0)\n"
+    nested = "def helper():\n    sleep(1)\ndef test_b():\n    def f():\n        time.sleep(X)\n"
+    assert list(_sleeps(ast.parse(source + nested))) == [("test_a", 2), ("test_b", 8)]
 
 
 def test_compiled_modules_define_no_struct() -> None:

@@ -1,7 +1,6 @@
 """The library before two simulated engines, also with the lines that the package's docstring shows."""
 
 import ast
-import asyncio
 import re
 from collections.abc import AsyncIterator
 
@@ -12,7 +11,7 @@ import kvgate
 from engines.sim import Sim, SimConfig
 from gateway.app import bundled_tokenizer
 from gateway.core.errors import ConfigError, InvalidRequest, NoWorker
-from tests.support.patience import patience
+from tests.support.patience import until
 
 pytestmark = pytest.mark.process
 
@@ -51,9 +50,7 @@ async def test_decision_goes_to_the_worker_that_has_cached_the_prompt(sims: list
             session.post(f"{sims[1].url}/v1/completions", json=body) as answer,
         ):
             assert answer.status == 200
-        async with asyncio.timeout(patience(10)):
-            while not router.index.num_blocks(list(router.fleet)[1].worker.id):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: router.index.num_blocks(list(router.fleet)[1].worker.id))
         decision = router.decide(kvgate.request("/v1/completions", body))
         assert (decision.worker.url, decision.overlap_tokens) == (sims[1].url, 64)
         assert router.ledger.load(decision.worker.id).num_in_flight == 1

@@ -30,6 +30,7 @@ from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
 from gateway.replication.messages import AgentHello
 from gateway.replication.rank_store import RankState, RankStore, RankSubscription
+from gateway.runtime.runnables import Runnable, start_all, stop_all
 from gateway.runtime.tasks import Tasks, stop_event
 from gateway.runtime.tls import worker_tls
 from gateway.upstream.control_client import ControlSession
@@ -40,45 +41,25 @@ STOP_GRACE_S = 0.2
 """Seconds for readers to learn that the agent stops; they go on elsewhere at once."""
 
 
-class Sidecar:
-    def __init__(self, config: AgentConfig, name: str) -> None:
-        """Make an agent; `name` is reported to readers. Raises ConfigError before anything is opened."""
-        self.config = config
-        self._name = name
-        self.url = _engine_url(config.engine_url)
-        self._tls = worker_tls(config.engine_ca_file)
-        self._headers = _key_header(config.engine_key_file)
-        self._token = read_key(config.token_file, "--token-file") if config.token_file else None
-        self._credentials = _credentials(config)
-        self._engines = Engines(ENGINES, [config.engine] if config.engine else ())
-        self._tasks = Tasks()
-        self.fleet = Fleet()
-        self.assumed = AssumedIndex()
-        self.store = RankStore(lambda: time.time_ns() // 1000)
-        self.service = KvEvents(self._find, self._token)
-        self.port = 0
+class WatchedEngine(Runnable):
+    """Probes and events of one engine, into a rank store."""
 
-    async def start(self) -> None:
-        config = self.config
-        self._server, self.port = await serve(self.service, config.listen, self._credentials)
-        self._feeds = Feeds(
-            engine_of=self._engines.named,
-            index=self.store,
-            assumed=self.assumed,
-            headers=self._headers,
-            tasks=self._tasks,
-            subscribe=RankSubscription,
-            limits_of=lambda worker: block_limits(worker.num_blocks, offloaded=config.offload_blocks),
-        )
-        self._session = ControlSession(self._tls, timeout_s=config.probe_timeout_s)
+    def __init__(self, config: AgentConfig) -> None:
+        """Read the settings. Raises ConfigError before anything is opened."""
+        self.url = _engine_url(config.engine_url)
+        self._config = config
+        self._headers = _key_header(config.engine_key_file)
+        self._engines = Engines(ENGINES, [config.engine] if config.engine else ())
+        self.session = ControlSession(worker_tls(config.engine_ca_file), timeout_s=config.probe_timeout_s)
+        self.fleet, self.assumed = Fleet(), AssumedIndex()
+        self.store = RankStore(lambda: time.time_ns() // 1000)
+        self._feeds: Feeds | None = None
         self.roster = Roster(
             fleet=self.fleet,
             index=self.store,
             assumed=self.assumed,
             metrics=Metrics(),
-            make_probe=lambda url: Probe(
-                url, self._engines, self._session, self._headers, config.events_port
-            ),
+            make_probe=lambda url: Probe(url, self._engines, self.session, self._headers, config.events_port),
             open_feed=self._open_feed,
             on_gone=lambda url, workers: None,
             on_down=lambda worker, why: None,
@@ -88,10 +69,52 @@ class Sidecar:
                 replay_port=config.replay_port,
             ),
         )
+
+    async def start(self, tasks: Tasks) -> None:
+        offloaded = self._config.offload_blocks
+        self._feeds = Feeds(
+            engine_of=self._engines.named,
+            index=self.store,
+            assumed=self.assumed,
+            headers=self._headers,
+            tasks=tasks,
+            subscribe=RankSubscription,
+            limits_of=lambda worker: block_limits(worker.num_blocks, offloaded=offloaded),
+        )
         self.roster.add(self.url)
+
+    async def stop(self) -> None:
+        await self.roster.stop()
+        await self.session.close()
+        if self._feeds is not None:
+            self._feeds.close()
+
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
+        assert self._feeds is not None, "the roster opens feeds once it is started"
+        on_state, on_size = self.roster.stream_changed, self.roster.block_size_shown
+        feed, subscription = self._feeds.open(worker, source, self.session, on_state, None, on_size)
+        log.info(
+            "rank %d: events from %s, replays from %s", worker.dp_rank, feed.endpoint, feed.replay_endpoint
+        )
+        return feed, subscription
+
+
+class AgentPort(Runnable):
+    """gRPC port for gateways; `number` is there once it is open, and `server` serves it."""
+
+    def __init__(self, config: AgentConfig, service: KvEvents, engine: str) -> None:
+        """Read the certificates. Raises ConfigError before anything is opened."""
+        self.number = 0
+        self._config, self._service, self._engine = config, service, engine
+        self._credentials = _credentials(config)
+        self.server: Any = None
+
+    async def start(self, tasks: Tasks) -> None:
+        config = self._config
+        self.server, self.number = await serve(self._service, config.listen, self._credentials)
         host, _ = address_of(config.listen, "--listen")
-        address = netloc_of(host, self.port)
-        log.info("listening on %s for gateways, engine at %s", address, self.url)
+        address = netloc_of(host, self.number)
+        log.info("listening on %s for gateways, engine at %s", address, self._engine)
         if is_open_to_all(config):
             log.warning(
                 "%s: no credentials required; any client can read which blocks are cached (see "
@@ -100,19 +123,31 @@ class Sidecar:
             )
 
     async def stop(self) -> None:
-        await self._server.stop(STOP_GRACE_S)
-        await self.roster.stop()
-        await self._tasks.stop()
-        await self._session.close()
-        self._feeds.close()
+        if self.server is not None:
+            await self.server.stop(STOP_GRACE_S)
 
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, EventSubscription]:
-        on_state, on_size = self.roster.stream_changed, self.roster.block_size_shown
-        feed, subscription = self._feeds.open(worker, source, self._session, on_state, None, on_size)
-        log.info(
-            "rank %d: events from %s, replays from %s", worker.dp_rank, feed.endpoint, feed.replay_endpoint
-        )
-        return feed, subscription
+
+class Sidecar:
+    def __init__(self, config: AgentConfig, name: str) -> None:
+        """Make an agent; `name` is reported to readers. Raises ConfigError before anything is opened."""
+        self.config = config
+        self._name = name
+        token = read_key(config.token_file, "--token-file") if config.token_file else None
+        self.service = KvEvents(self._find, token)
+        self.engine = engine = WatchedEngine(config)
+        self.listening = AgentPort(config, self.service, engine.url)
+        self.fleet, self.store, self.roster = engine.fleet, engine.store, engine.roster
+
+    @property
+    def port(self) -> int:
+        return self.listening.number
+
+    async def start(self) -> None:
+        """Open the port and wait for the engine. Raises ConfigError, with everything closed again."""
+        await start_all([self.engine, self.listening])
+
+    async def stop(self) -> None:
+        await stop_all([self.engine, self.listening], 0.0)
 
     def _find(self, dp_rank: int) -> tuple[AgentHello, RankState] | None:
         for endpoint in self.roster:

@@ -3,10 +3,8 @@
 made in order ─ start, downwards ─ … reconfigure … ─ drain, all at once ─ stop, upwards
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from aiohttp.typedefs import Handler
@@ -16,7 +14,7 @@ from gateway.admin.endpoint_table import AdminRoute
 from gateway.config import Config
 from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.observers import OnAnswered, OnDecided, OnFinished
-from gateway.runtime.tasks import Tasks
+from gateway.runtime.runnables import Runnable
 
 Swap = Callable[[], None]
 """Applies a prepared configuration. It cannot fail and has no await, so each request sees either the old
@@ -43,7 +41,7 @@ class RoutingObserver:
     finished: OnFinished | None = None
 
 
-class Component:
+class Component(Runnable):
     """Part of a gateway. Each method has a default; a component has those of which it has something to say.
 
     metric_sections  the metrics of its collectors, by the title of their table in the reference
@@ -52,24 +50,6 @@ class Component:
 
     metric_sections: ClassVar[Sequence[tuple[str, Sequence[MetricSpec]]]] = ()
     admin_routes: ClassVar[Sequence[AdminRoute]] = ()
-
-    def __str__(self) -> str:
-        """Name for people, of the class: `LogShipperPart` is the log shipper part."""
-        return re.sub(r"\B(?=[A-Z])", " ", type(self).__name__).lower()
-
-    @cached_property
-    def tasks(self) -> Tasks:
-        """Background tasks, which are cancelled before `stop`."""
-        return Tasks()
-
-    async def start(self, tasks: Tasks) -> None:
-        """Open what it serves; `tasks` run until it stops. Raises ConfigError, or what failed."""
-
-    async def drain(self, seconds: float) -> None:
-        """Let the requests in flight end, for at most so many seconds; nothing is stopped yet."""
-
-    async def stop(self) -> None:
-        """Close what was opened, by `start` or before. Called once, however far the start came."""
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:
         """Validate a change and return what applies it; None where nothing changes here. Raises ConfigError,

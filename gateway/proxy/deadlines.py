@@ -1,5 +1,9 @@
 """Timeouts of an exchange, from table `[proxy]`; 0 is no limit."""
 
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
 from gateway.config.proxy import ProxySection
 
 
@@ -25,3 +29,60 @@ def time_left(
 
 def is_total_over(timeouts: ProxySection, now: float, started: float) -> bool:
     return bool(timeouts.total_timeout_s) and now >= started + timeouts.total_timeout_s
+
+
+NONE: Final = ProxySection(first_byte_timeout_s=0, idle_timeout_s=0, total_timeout_s=0)
+
+
+class Deadlines:
+    """Timeouts of one exchange, with one timer, which is lazy: it reads the clock when it fires. Times are on
+    the loop's clock."""
+
+    __slots__ = ("last_activity", "has_answer", "_started", "_timeouts", "_loop", "_on_late", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.last_activity = self._started = loop.time()
+        self.has_answer = False
+        self._timeouts, self._loop = NONE, loop
+        self._on_late: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"Deadlines({self._left()} s left)"
+
+    @property
+    def is_total_over(self) -> bool:
+        return is_total_over(self._timeouts, self._loop.time(), self._started)
+
+    def arm(self, timeouts: ProxySection, on_late: Callable[[], None]) -> None:
+        """Start the timer, unless it runs or there is nothing to wait for; `on_late` is called once a timeout
+        is exceeded."""
+        if self._timer is not None:
+            return
+        self._timeouts = timeouts
+        if (left := self._left()) is not None:
+            self._on_late = on_late
+            self._timer = self._loop.call_later(max(left, 0.001), self._check)
+
+    def stop(self) -> None:
+        """Cancel the timer, and drop `on_late`, which may refer to this object."""
+        self._on_late = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _left(self) -> float | None:
+        now, since = self._loop.time(), self.last_activity
+        return time_left(
+            self._timeouts, now, started=self._started, last_activity=since, has_answer=self.has_answer
+        )
+
+    def _check(self) -> None:
+        self._timer = None
+        left, on_late = self._left(), self._on_late
+        if left is None or on_late is None:
+            return
+        if left > 0:
+            self.arm(self._timeouts, on_late)
+        else:
+            on_late()

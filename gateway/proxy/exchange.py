@@ -30,7 +30,7 @@ from gateway.observability.metrics import WorkerMetrics
 from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED
 from gateway.proxy.accounting import Ending, account
 from gateway.proxy.context import Context
-from gateway.proxy.deadlines import is_total_over, time_left
+from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.failures import charge, cut_off, lost, may_try_another, out_of_connections, refuse, retried
 from gateway.proxy.held_refusal import HeldRefusal
 from gateway.proxy.retries import Attempts
@@ -50,7 +50,7 @@ class InferenceExchange(Execution):
     __slots__ = (
         "plan", "context", "responder", "ticket", "tries", "scanner", "_exchanges", "_prompt",
         "_worker_metrics", "_upstream", "_status", "_answer", "_is_fresh", "_is_resent", "_is_refused",
-        "_timer", "_task", "_last_activity", "_sent_s", "_loop",
+        "_deadlines", "_task", "_sent_s", "_loop",
     )
     # fmt: on
 
@@ -71,9 +71,10 @@ class InferenceExchange(Execution):
         self.ticket: Ticket | None = None
         """The admission of the request, until its end."""
         self.request_id = request_id(http)[1]
-        self.arrived_s = self._last_activity = self._sent_s = context.loop.time()
         self.decision, self.failed_at = None, ()
         self._loop = context.loop
+        self._deadlines = Deadlines(context.loop)
+        self.arrived_s = self._sent_s = self._deadlines.last_activity
         self.scanner: SseScanner | None = None
         """Edits a streamed answer; a reader may set it before it passes the head on."""
         self.tries = Attempts(context.retries, may_repeat=request.may_repeat)
@@ -85,7 +86,6 @@ class InferenceExchange(Execution):
         self._answer: ResponseObserver | None = None
         self._status = 0
         self._is_fresh = True
-        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -198,8 +198,8 @@ class InferenceExchange(Execution):
         assert decision is not None
         self._upstream = connection
         self.tries.was_sent = True
-        self._sent_s = self._last_activity = self._loop.time()
-        self._arm()
+        self._sent_s = self._deadlines.last_activity = self._loop.time()
+        self._deadlines.arm(self.context.config.proxy, self._late)
         if plan.upgrade is None:
             body, self.scanner = self.context.body_for(self.request, decision, self.ticket)
             if plan.body is not None:
@@ -244,6 +244,7 @@ class InferenceExchange(Execution):
     def _begin_answer(self, head: ResponseHead) -> None:
         masks, limit = self.context.config.auth.mask_cached_tokens, limit_of(self.request, self.decision)
         answer = self._answer = ResponseObserver(head, self.scanner, masks=masks, limit=limit)
+        self._deadlines.has_answer = True
         self._status, self._prompt = head.status, None  # no other attempt follows; a stream may last an hour
         self.request.let_go()
         self.context.let_go(self.http)
@@ -283,14 +284,13 @@ class InferenceExchange(Execution):
         """Return the connection, which leaves HTTP; the exchange's own timeouts end here."""
         upstream, self._upstream = self._upstream, None
         assert isinstance(upstream, UpstreamConnection), "a head comes from a connection"
-        if self._timer:
-            self._timer.cancel()
+        self._deadlines.stop()
         self._status = status
         return upstream
 
     def _watched(self, data: bytes) -> bytes:
         """Return the bytes that may be passed on now; the rest is kept until its event is complete."""
-        metrics, decision, now = self._worker_metrics, self.decision, self._last_activity
+        metrics, decision, now = self._worker_metrics, self.decision, self._deadlines.last_activity
         assert self._answer is not None and metrics is not None and decision is not None
         data, piece, since_s = self._answer.feed(data, now)
         if piece is Piece.TOKEN:
@@ -412,31 +412,15 @@ class InferenceExchange(Execution):
     # time --------------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        self._last_activity = self._loop.time()
+        self._deadlines.last_activity = self._loop.time()
 
-    def _arm(self) -> None:
-        """Start the one timer, which is lazy: it reads the clock when it fires."""
-        if self._timer is None and (left := self._time_left()) is not None:
-            self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
-
-    def _time_left(self) -> float | None:
-        timeouts, now, since = self.context.config.proxy, self._loop.time(), self._last_activity
-        return time_left(
-            timeouts, now, started=self.arrived_s, last_activity=since, has_answer=self.has_answer
-        )
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        left = self._time_left()
-        if self.is_closed or left is None:
-            return
-        if left > 0:
-            return self._arm()
+    def _late(self) -> None:
+        """End a request that exceeded a timeout."""
         if self.responder.client_is_full:  # the client reads nothing; the worker is not to blame
             self.client_gone()
             return self.responder.abort()
         if self._answer:
-            is_over = is_total_over(self.context.config.proxy, self._loop.time(), self.arrived_s)
+            is_over = self._deadlines.is_total_over
             return self._cut(
                 f"{'total' if is_over else 'idle'} timeout exceeded", is_workers_fault=not is_over
             )
@@ -472,10 +456,10 @@ class InferenceExchange(Execution):
         account(self.context, self, ending)
 
     def _stop(self) -> None:
-        for pending in (self._timer, self._task):
-            if pending:
-                pending.cancel()
-        self._timer = self._task = None  # a cancelled task keeps its frames, which refer to this exchange
+        self._deadlines.stop()
+        if self._task:
+            self._task.cancel()
+            self._task = None  # a cancelled task keeps its frames, which refer to this exchange
         self._abort_upstream()
 
     def _leave(self, usage: Usage | None) -> None:

@@ -7,5 +7,5 @@ tls              contexts, reloaded            self_signed      certificates wit
 ids              unguessable ids               paced_reads      one peer's bytes in turns with others
 work_slices      long work in slices           rate_limited_log the first line of a kind, then a number
 file_replacement a file replaced at once       terminal         the output of commands
-build            version, compiled or not
+build            version, compiled or not      runnables        what starts and stops in one order
 """

@@ -15,7 +15,7 @@ from gateway.replication.agent_targets import Agents, AgentTls
 from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import AgentHello, AgentStatus, BlockSample, LogBatch, SnapshotPart
 from tests.support.certificates import Authority
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.stories.agent_serving import EXACT, Served, served
 
 pytestmark = pytest.mark.process
@@ -87,9 +87,7 @@ async def test_readers_that_leave_are_forgotten() -> None:
         async with s.read() as read:
             assert isinstance(await read(), AgentHello)
             assert len(s.rank.changed) == 1
-        async with asyncio.timeout(patience(10)):
-            while s.rank.changed:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: not s.rank.changed)
 
 
 async def test_an_unknown_rank_is_unavailable() -> None:

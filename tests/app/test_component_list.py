@@ -1,7 +1,6 @@
-"""Components of a gateway: a new one, and those that fail, hang or refuse."""
+"""Components of a gateway: a new one, and one that refuses a reload."""
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import aiohttp
@@ -12,9 +11,9 @@ from prometheus_client.registry import Collector
 
 from gateway.admin.app import shows
 from gateway.admin.endpoint_table import AdminRoute
-from gateway.app import Gateway, component_list
+from gateway.app import Gateway
 from gateway.app.component import Component, ConfigChange, RoutingObserver, Swap
-from gateway.app.component_list import ComponentList, Part, StartFailed
+from gateway.app.component_list import ComponentList, Part
 from gateway.app.gateway_parts import Parts
 from gateway.app.reloads import Reloads
 from gateway.config import Config, load, replaced
@@ -98,119 +97,57 @@ def test_metrics_and_routes_are_known_before_a_component_is_made() -> None:
     assert [*WithToy.admin_routes()] == [*Parts.admin_routes(), *ToyPart.admin_routes]
 
 
-# components that fail, hang or refuse ---------------------------------------------------------
+# reloads ---------------------------------------------------------------------------------------
 
 
 class Noting(Component):
-    """Notes what is asked of it under a name; `error` is raised, `None` waits without end."""
+    """Notes that it is asked and changed; with `refusal` it refuses."""
 
-    def __init__(self, name: str, seen: list[str], **errors: Exception | None) -> None:
-        self._name, self._seen, self._errors = name, seen, errors
-
-    def __str__(self) -> str:
-        return self._name
-
-    async def start(self, tasks: Tasks) -> None:
-        await self._note("start")
-
-    async def stop(self) -> None:
-        await self._note("stop")
+    def __init__(self, name: str, seen: list[str], refusal: str = "") -> None:
+        self._name, self._seen, self._refusal = name, seen, refusal
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:
-        await self._note("reconfigure")
-        return lambda: self._seen.append(f"swap {self._name}")
-
-    async def _note(self, doing: str) -> None:
-        self._seen.append(f"{doing} {self._name}")
-        if doing in self._errors:
-            if (error := self._errors[doing]) is not None:
-                raise error
-            await asyncio.Event().wait()
+        self._seen.append(f"asked {self._name}")
+        if self._refusal:
+            raise ConfigError(self._refusal)
+        return lambda: self._seen.append(f"changed {self._name}")
 
 
 def listed(*components: Component) -> ComponentList:
-    components_in_order = ComponentList()
-    components_in_order.all = components
-    return components_in_order
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "words"),
-    [
-        (ConfigError("port: 80 is taken"), ConfigError, "^port: 80 is taken .the second did not start.$"),
-        (OSError(24, "too many open files"), StartFailed, "^the second did not start: Too many open files$"),
-        (KeyError(), StartFailed, "^the second did not start: KeyError$"),
-    ],
-)
-async def test_a_failed_start_stops_those_before_it_and_says_which(
-    error: Exception, kind: type[Exception], words: str
-) -> None:
-    seen: list[str] = []
-    components = listed(Noting("first", seen), Noting("second", seen, start=error), Noting("third", seen))
-    with pytest.raises(kind, match=words):
-        await components.start()
-    assert seen == ["start first", "start second", "stop third", "stop second", "stop first"]
-    await components.stop(0)
-    assert len(seen) == 5, "each is stopped once"
-
-
-async def test_a_cancelled_start_stops_those_before_it() -> None:
-    seen: list[str] = []
-    components = listed(Noting("first", seen), Noting("second", seen, start=None))
-    start = Tasks().start("start", components.start())
-    while "start second" not in seen:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
-    assert seen[2:] == ["stop second", "stop first"]
-
-
-async def test_a_stop_that_hangs_is_cut_and_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(component_list, "LEAST_SHARE_S", 0.01)
-    seen: list[str] = []
-    components = listed(
-        Noting("first", seen), Noting("second", seen, stop=None), Noting("third", seen, stop=OSError("gone"))
-    )
-    await components.start()
-    with caplog.at_level(logging.ERROR):
-        await components.stop(0.06)
-    assert seen[3:] == ["stop third", "stop second", "stop first"]
-    assert caplog.messages == [
-        "the third failed to stop; the others still stop",
-        "the second did not stop within 0.02 s: cut, the others still stop",
-    ]
-
-
-async def test_a_drain_that_hangs_is_cut_after_the_drain_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class HangingPart(Component):
-        async def drain(self, seconds: float) -> None:
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(component_list, "LEAST_SHARE_S", 0.01)
-    seen: list[str] = []
-    await listed(Noting("first", seen), HangingPart()).stop(0.02)
-    assert seen == ["stop first"]
-    assert caplog.messages == ["the hanging part did not drain within 0.03 s: cut, the others still stop"]
+    in_order = ComponentList()
+    in_order.all = components
+    return in_order
 
 
 async def test_a_reload_that_one_component_refuses_changes_none() -> None:
     seen: list[str] = []
-    refusing = Noting("second", seen, reconfigure=ConfigError("policy: no such"))
+    components = listed(Noting("1", seen), Noting("2", seen, "policy: no such"), Noting("3", seen))
     with pytest.raises(ConfigError, match="^policy: no such$"):
-        await listed(Noting("first", seen), refusing, Noting("third", seen)).prepare(
-            ConfigChange(load({}, {}))
-        )
-    assert seen == ["reconfigure first", "reconfigure second"]
+        await components.prepare(ConfigChange(load({}, {})))
+    assert seen == ["asked 1", "asked 2"]
 
 
 async def test_all_are_asked_before_one_is_changed() -> None:
     seen: list[str] = []
-    swap = await listed(Noting("first", seen), Noting("second", seen)).prepare(ConfigChange(load({}, {})))
-    assert seen == ["reconfigure first", "reconfigure second"]
+    swap = await listed(Noting("1", seen), Component(), Noting("2", seen)).prepare(ConfigChange(load({}, {})))
+    assert seen == ["asked 1", "asked 2"]
     swap()
-    assert seen[2:] == ["swap first", "swap second"]
+    assert seen[2:] == ["changed 1", "changed 2"]
+
+
+async def test_a_list_is_stopped_once_also_where_its_start_failed() -> None:
+    class FailingPart(Component):
+        num_stops = 0
+
+        async def start(self, tasks: Tasks) -> None:
+            raise ConfigError("port: 80 is taken")
+
+        async def stop(self) -> None:
+            self.num_stops += 1
+
+    failing = FailingPart()
+    components = listed(failing)
+    with pytest.raises(ConfigError, match="^port: 80 is taken .the failing part did not start.$"):
+        await components.start()
+    await components.stop(0)
+    assert failing.num_stops == 1

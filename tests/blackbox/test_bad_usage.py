@@ -24,7 +24,7 @@ JSON = (b"Content-Type", b"application/json")
 LENGTH = 4096
 MODEL = {"id": "m", "max_model_len": LENGTH}
 COUNTED = (
-    "worker_completion_tokens",
+    "worker_output_tokens",
     "worker_reported_answers",
     "worker_reported_prompt_tokens",
     "worker_reported_cached_tokens",
@@ -77,7 +77,7 @@ async def test_impossible_usage_is_not_counted(bench: Bench, usage: Any, is_stre
     await bench.ask(post(completion()))
     assert await refused(bench) == 1
     changes = {name: value - before[name] for name, value in (await counted(bench)).items()}
-    assert (changes["worker_completion_tokens"], changes["worker_reported_cached_tokens"]) == (2, 1)
+    assert (changes["worker_output_tokens"], changes["worker_reported_cached_tokens"]) == (2, 1)
 
 
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
+from tests.support import token_issuers as issuers
 from tests.support.blackbox.bench import running
 from tests.support.blackbox.http1_bytes import (
     CHAT,
@@ -27,7 +28,6 @@ from tests.support.blackbox.scripted_worker import says
 from tests.support.blackbox.stored_responses import StoringWorker, responses_body
 from tests.support.blackbox.strict_client import Answer
 from tests.support.patience import until
-from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"
 

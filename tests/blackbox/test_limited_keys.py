@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.route_table import TABLE
+from tests.support import token_issuers as issuers
 from tests.support.blackbox.bench import Bench, running
 from tests.support.blackbox.http1_bytes import CHAT, COMPLETIONS, Header, post, request
 from tests.support.blackbox.keys import bearer, new_key
@@ -33,7 +34,6 @@ from tests.support.blackbox.strict_client import Answer
 from tests.support.blackbox.tunnels import AGREED, all_closed, offer
 from tests.support.blackbox.websocket_frames import frame, text_frame
 from tests.support.patience import until
-from tests.tenancy.auth import issuers
 
 NAMELESS_ROUTES = tuple(route.path for route in TABLE if not route.names_model)
 

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.app import bundled_tokenizer
 from loadtest.fleet import LISTENING, SIM_READY, first_match, running
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -68,9 +68,11 @@ class Fleet:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     async def until(self, name: str, is_right: Callable[[float], bool]) -> None:
-        async with asyncio.timeout(patience(60)):
-            while not is_right(await self.metric(name)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def has_come() -> bool:
+            return is_right(await self.metric(name))
+
+        await until(has_come, seconds=60)
 
     async def are_up(self) -> None:
         await self.until("kvgate_worker_up{", lambda num: num >= 4)

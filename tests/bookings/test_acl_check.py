@@ -8,8 +8,8 @@ from gateway.app import Gateway
 from gateway.bookings.acl_check import advice, refusals
 from gateway.redis.options import RedisOptions
 from loadtest.ports import free_port
-from tests.redis.serving import Server, redis_server, server
 from tests.support.gateway_process import GatewayProcess
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

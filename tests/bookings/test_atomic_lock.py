@@ -1,6 +1,5 @@
 """Distributed lock on a real Redis server: one gateway decides at a time, and a dead holder delays none."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,8 +12,8 @@ from gateway.bookings.sync import SharedBookings
 from gateway.core.worker import WorkerId
 from gateway.redis.keys import lock_keys
 from gateway.runtime.tasks import Tasks
-from tests.redis.serving import Server, redis_server, server
 from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
@@ -67,7 +66,7 @@ async def test_each_decision_knows_all_decisions_before_it(server: Server, patie
         for number in range(100):
             locks[number % 4].enter(lambda view=views[number % 4]: decide(view))  # type: ignore[misc]
             if number % 10 == 9:
-                await asyncio.sleep(0.002)
+                await until(lambda number=number: len(taken) >= number // 2)  # type: ignore[misc]
         await until(lambda: len(taken) == 100)
         assert sum(each.num_late + each.num_without for each in locks) == 0
         assert sorted(taken) == sorted(map(_name, range(100)))

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.bookings.pubsub import MAX_UNSENT_BYTES, PublishConnection, SubscribeConnection
 from gateway.redis.client import LOST
-from tests.redis.serving import Server, redis_server, server
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process

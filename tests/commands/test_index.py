@@ -10,7 +10,7 @@ from gateway.config import replaced
 from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
 from loadtest.ports import free_port
-from tests.redis.serving import Server, redis_server, server
+from tests.support.redis_servers import Server, redis_server, server
 from tests.support.shared_tree import PATH, ROOT, A, path_hashes, reported
 
 __all__ = ["redis_server", "server"]

@@ -4,8 +4,8 @@ from gateway.commands.index_survey import table
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
 from gateway.redis.client import UnusableRedis
-from tests.redis.serving import Server, redis_server, server
 from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server
 from tests.support.shared_tree import (
     PATH,
     ROOT,

@@ -20,7 +20,7 @@ from loadtest.ports import free_port
 from tests.deploy.scrapes import ask
 from tests.support.dashboard import DEPLOY, QUERIES
 from tests.support.gateway_process import GatewayProcess
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.prometheus
 
@@ -85,14 +85,11 @@ EMPTY_WHERE_ALL_IS_WELL = ("kvgate_retries_total", "kvgate_recomputed_prompt_tok
 
 @pytest.mark.parametrize("text", QUERIES)
 def test_a_query_of_the_board_answers(prometheus: str, text: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
+    def has_series() -> bool:
         try:
             found = query(prometheus, text)
         except OSError:  # it is starting
-            found = None
-        is_well = found is not None and any(name in text for name in EMPTY_WHERE_ALL_IS_WELL)
-        if found or is_well:
-            return
-        assert time.monotonic() < deadline, f"no series: {text}"
-        time.sleep(0.5)
+            return False
+        return bool(found) or any(name in text for name in EMPTY_WHERE_ALL_IS_WELL)
+
+    wait_until(has_series, f"series of {text}", DEADLINE_S, pause_s=0.5)

@@ -66,7 +66,7 @@ async def test_a_leg_cancelled_while_it_connects_is_freed_without_the_collector(
     real, world = asyncio.get_running_loop(), PrefillLegWorld(monkeypatch)
 
     async def wait() -> UpstreamConnection:
-        await asyncio.sleep(1e6)
+        await asyncio.Event().wait()
         raise AssertionError("cancelled before")
 
     world.pool.transports.clear()

@@ -28,7 +28,7 @@ from gateway.runtime.process_limits import descriptors
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import FleetAccess
 from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame, session, worker
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 W = worker("127.0.0.1:9")
 ROOT = root_hash("root")
@@ -265,9 +265,7 @@ async def test_a_worker_with_an_agent_is_fed_by_it_and_its_polled_events_are_lef
         feed, subscription = made.open(W, source, open_session, ignore, 12.5)
         assert isinstance(feed, AgentFeed) and feed is subscription
         assert feed.endpoint == "grpc://127.0.0.1:9"
-        async with asyncio.timeout(patience(10)):
-            while not feed.has_fallen_back:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: feed.has_fallen_back)
         refused = "polled events can be consumed once; the worker's agent consumes them" in caplog.text
         assert refused is (endpoint == "/events")
         assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")

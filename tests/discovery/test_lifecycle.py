@@ -11,7 +11,7 @@ from gateway.core.outcome import UNLOADED
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.lifecycle import keep_leaving
 from gateway.discovery.roster import Roster
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.worlds.lifecycle import REQUEST, A, B, LifecycleWorld, warnings, worker_of
 from tests.support.worlds.roster import URL, RosterWorld
 
@@ -317,9 +317,7 @@ async def test_a_leaving_worker_is_dropped_from_the_roster() -> None:
     keeping = asyncio.get_running_loop().create_task(
         keep_leaving(fleet.lifecycle, cast(Roster, world.roster), 0.001)
     )
-    async with asyncio.timeout(patience(20)):
-        while len(list(world.roster)):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: not list(world.roster))
     keeping.cancel()
     assert world.gone == [URL]
     await world.roster.stop()

@@ -80,7 +80,7 @@ async def test_loading_a_loaded_adapter_succeeds_unless_its_path_differs() -> No
 
 
 async def test_each_failed_worker_has_its_reason() -> None:
-    async with loading_fleet(admin_adapter_timeout_s=0.3) as f:
+    async with loading_fleet() as f:
         good, plain = await f.join("m", runtime_lora=True), await f.join("m")
         status, body = await load(f, "a")
         assert (status, outcomes(body)) == (502, {good.url: (True, True), plain.url: (False, False)})

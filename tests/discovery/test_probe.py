@@ -21,6 +21,7 @@ from gateway.discovery.probe import (
     ProbeTimeout,
 )
 from tests.support.fakes import FakeEngine, only, serve, session, url_of
+from tests.support.patience import stays
 
 pytestmark = pytest.mark.process
 
@@ -211,7 +212,7 @@ async def test_a_probe_waits_longer_before_a_late_endpoint_has_joined(endpoint: 
         assert probe._timeout_s == MAX_JOIN_TIMEOUT_S
         endpoint.gate.clear()
         asking = asyncio.get_running_loop().create_task(probe.check_health())
-        await asyncio.sleep(0.1)  # ten times the usual timeout
+        await stays(lambda: not asking.done(), 0.1, "ten times the usual timeout")
         endpoint.gate.set()
         await asking
         probe.wait_longer(False)

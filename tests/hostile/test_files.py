@@ -15,7 +15,7 @@ from loadtest.fleet import GATEWAY
 from tests.support.blackbox.http1_bytes import CHAT, post
 from tests.support.blackbox.siege import ESCAPES, Siege, chat, count, siege
 from tests.support.patience import patience, until
-from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
+from tests.support.token_issuers import AUDIENCE, ISSUER, jwks, public, token
 
 NUM_KEYS = count(20_000, 50_000)
 TOO_MANY_KEYS = count(120_000, 1_000_000)

@@ -104,6 +104,14 @@ async def test_others_are_answered_beside_a_grpc_client_with_tiny_frames() -> No
         await flooded(under, Flood(under.connect(port), begun, frame(DATA, 0, 1, b"x")))
 
 
+async def read_all(call: Call) -> None:
+    """Worker's side of a WebSocket: what comes is dropped."""
+    await call.send(AGREED)
+    while not call.gone.is_set():
+        call.link.take(call.link.num_waiting())
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("first", [b"\x89", b"\x81"], ids=["pings", "texts"])
 async def test_others_are_answered_beside_frames_without_content(tmp_path: Path, first: bytes) -> None:
     """Frames of a limited key are read, not only passed on."""
@@ -111,13 +119,7 @@ async def test_others_are_answered_beside_frames_without_content(tmp_path: Path,
     file = tmp_path / "keys"
     file.write_text(line)
 
-    async def script(call: Call) -> None:
-        await call.send(AGREED)
-        while not call.gone.is_set():
-            call.link.take(call.link.num_waiting())
-            await asyncio.sleep(0.01)
-
-    async with siege("--key-file", str(file), headers=(bearer(key),)) as under, beside(under, script):
+    async with siege("--key-file", str(file), headers=(bearer(key),)) as under, beside(under, read_all):
         sock = under.connect()
         sock.sendall(offer("/v1/realtime?model=bad", bearer(key)))
         assert (await asyncio.to_thread(sock.recv, 4096)).startswith(b"HTTP/1.1 101 ")
@@ -143,7 +145,7 @@ async def test_others_are_answered_beside_a_worker_with_tiny_units(kind: str, un
             await call.send(unit)
             num_taken += len(unit)
 
-    async with siege() as under, beside(under, script):
+    async with siege() as under, beside(under, read_all):
         flood = Flood(under.connect(), post(completion(model="bad")), b"")
         with flood.running():
             await until(lambda: num_taken > 0, "it has begun")
@@ -171,11 +173,15 @@ async def test_a_client_that_reads_no_answers_costs_little_memory() -> None:
         sock = under.connect(reads_little=True)
         sock.setblocking(False)
         left, num_full = memoryview(unit * 1_000_000), 0
-        while left and num_full < 100:
+
+        def takes_no_more() -> bool:
+            nonlocal left, num_full
             try:
                 left, num_full = left[sock.send(left) :], 0
             except BlockingIOError:
                 num_full += 1
-                await asyncio.sleep(0.01)
+            return not left or num_full == 100
+
+        await until(takes_no_more, seconds=60, pause_s=0.01)
         assert left, "not all of it was taken"
         await under.good()

@@ -28,7 +28,7 @@ from gateway.ingest.ownership import (
 )
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import decision
-from tests.support.patience import patience
+from tests.support.patience import until
 
 A, B = WorkerId("a"), WorkerId("b")
 ROOT, SIZE = root_hash("root"), 16
@@ -273,9 +273,7 @@ def test_streams_are_looked_at_in_the_background() -> None:
         world.store(tokens)
         world.end(chosen)
         world.now += SETTLE_S
-        async with asyncio.timeout(patience(10)):
-            while world.stream.calls[1:] != ["prove"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: world.stream.calls[1:] == ["prove"])
         await tasks.stop()
 
     asyncio.run(story())

@@ -1,6 +1,5 @@
 """Endpoints resolved to addresses, and messages read within bounds; test_zmq.py has whole feeds."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +8,7 @@ import zmq
 from gateway.ingest import sockets
 from gateway.ingest.sockets import MAX_FRAMES, SocketReader, connected, monitored, opened, resolve
 from gateway.ingest.time_slices import TimeSlices
-from tests.support.patience import patience
+from tests.support.patience import until
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,7 @@ async def test_messages_wait_while_the_last_one_is_processed(pair: Pair) -> None
     reader = SocketReader(pair.socket, read.append, TimeSlices(), continue_work=lambda: next(left, False))
     for number in range(3):
         pair.sender.send(b"%d" % number)
-    async with asyncio.timeout(patience(10)):
-        while len(read) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: len(read) >= 3)
     assert (read, next(left, None)) == ([[b"0"], [b"1"], [b"2"]], None)
     reader.poll()
     assert (reader.has_more, reader.behind_s) == (False, 0.0)
@@ -91,9 +88,7 @@ async def test_a_message_beyond_the_bounds_is_rejected(
         pair.socket, read.append, TimeSlices(), on_refused=lambda size: _close(refused, size, reader)
     )
     pair.sender.send_multipart(frames)
-    async with asyncio.timeout(patience(10)):
-        while not refused:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: refused)
     assert (refused, read) == ([sum(map(len, frames))], [])
 
 

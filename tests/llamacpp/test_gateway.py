@@ -12,10 +12,10 @@ import pytest
 from engines.llamacpp import LlamaCpp
 from gateway.core.prediction import prediction_error
 from tests.llamacpp.engine import NUM_SLOTS, SLOT_TOKENS, LlamaCppWorker
-from tests.sglang.talk import Answer, post
 from tests.support.blockless import complete, converse, converse_in_chats, explained, text, verified
 from tests.support.engine_figures import EXPLAINED, STAYED, EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import TalkAnswer, post
 from tests.support.gateway_process import GatewayProcess
 
 Pair = tuple[LlamaCppWorker, LlamaCppWorker]
@@ -65,7 +65,7 @@ def test_predictions_are_right_to_a_block(gateway: GatewayProcess) -> None:
     assert any(a.cached % BLOCK for a in answers[1:])
 
 
-def ask_chat(gateway: GatewayProcess, messages: list[dict[str, Any]], **fields: Any) -> Answer:
+def ask_chat(gateway: GatewayProcess, messages: list[dict[str, Any]], **fields: Any) -> TalkAnswer:
     body = {"model": "m", "messages": messages, "max_tokens": 4, "temperature": 0}
     return post(gateway, "/v1/chat/completions", body | fields)
 

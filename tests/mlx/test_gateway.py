@@ -13,10 +13,10 @@ import pytest
 
 from gateway.core.prediction import prediction_error
 from tests.mlx.engine import MlxWorker
-from tests.sglang.talk import post
 from tests.support.blockless import complete, converse, converse_in_chats, explained, text, verified
 from tests.support.engine_figures import EXPLAINED, STAYED, EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import post
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 

@@ -26,7 +26,7 @@ from gateway.parity.probes import PROBES
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from gateway.tokenization.sglang import SglangEncoder
 from gateway.tokenization.worker_tokens import tokenize_bodies
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.worlds.catalog import BUNDLED, CHAT, CatalogWorld, TokenizingEngine
 
 
@@ -204,9 +204,7 @@ async def test_a_worker_that_tokenizes_later_is_asked_again(monkeypatch: pytest.
     world = CatalogWorld()
     worker = await world.join("w:1", ServedModel("m", "/nowhere"), shift=None)
     world.engines[worker.url].shift = 0
-    async with asyncio.timeout(patience(30)):
-        while world.source() != "none":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: world.source() == "none", seconds=30)
     assert world.access("/nowhere") == {"w:1": "remote"}
     await world.tasks.stop()
 

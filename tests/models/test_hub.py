@@ -9,7 +9,7 @@ import pytest
 
 from gateway.app import bundled_tokenizer
 from gateway.models.hub import Hub, TokenizerNotFound
-from tests.models.hub import COMMIT, FakeHub, running, use
+from tests.support.model_hub import COMMIT, FakeHub, running, use
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ async def test_a_call_goes_on_after_its_caller_and_ends_by_itself() -> None:
 async def test_a_call_ends_at_the_limit() -> None:
     calls = LateCalls(0.01)
     with pytest.raises(TimeoutError):
-        await calls.run(asyncio.sleep(patience(60)), patience(60))
+        await calls.run(asyncio.Event().wait(), patience(60))
 
 
 async def test_calls_that_go_on_are_bounded_and_can_be_cancelled() -> None:
@@ -64,16 +64,17 @@ async def test_calls_that_go_on_are_bounded_and_can_be_cancelled() -> None:
 
 
 async def test_a_call_ends_with_a_caller_that_is_cancelled() -> None:
-    calls, gone = LateCalls(patience(60)), asyncio.Event()
+    calls, begun, gone = LateCalls(patience(60)), asyncio.Event(), asyncio.Event()
 
     async def endless() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             gone.set()
 
     caller = asyncio.get_running_loop().create_task(calls.run(endless(), patience(60)))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     caller.cancel()
     async with asyncio.timeout(patience(20)):
         await gone.wait()

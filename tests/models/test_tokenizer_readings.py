@@ -16,7 +16,7 @@ from gateway.core.worker import ServedModel
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 from tests.support.tokenizer_models import write_model
 from tests.support.worlds.catalog import CatalogWorld, TokenizingEngine
 
@@ -118,8 +118,9 @@ async def test_gateway_follows_a_running_worker_that_reads_the_file(tmp_path: Pa
     try:
         await gateway.start()
         async with aiohttp.ClientSession() as session, asyncio.timeout(patience(60)):
-            while not (model := await followed(session, gateway)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+            await until(lambda: followed(session, gateway), "the worker is compared", 60)
+            model = await followed(session, gateway)
+            assert model
             assert (
                 model["workers"][0]["source"] == "local" and "equal in all" in model["workers"][0]["reason"]
             )

@@ -1,6 +1,5 @@
 """Connection to a real server, and the messages of its errors."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from gateway.bookings.pubsub import PublishConnection
 from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import SCHEMA
 from loadtest.ports import free_port
-from tests.redis.serving import Server, checked, redis_server, refused, server, serving
+from tests.support.patience import until
+from tests.support.redis_servers import Server, checked, redis_server, refused, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -103,7 +103,7 @@ def test_a_connection_closed_by_the_server_is_lost_on_uvloop(server: Server) -> 
         async with open_client(server.options(), max_connections=1) as client:
             connection = await client.connection_pool.get_connection()
             connection._writer.transport.abort()
-            await asyncio.sleep(0.01)
+            await until(connection._reader.at_eof)
             with pytest.raises(LOST):
                 await connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
             await client.connection_pool.release(connection)
@@ -117,7 +117,7 @@ def test_a_message_on_a_closed_connection_is_counted_as_unsent(server: Server) -
         speaker = PublishConnection(server.options(), "kvgate:0:bookings")
         await speaker.open()
         speaker._connection._writer.transport.abort()
-        await asyncio.sleep(0.01)
+        await until(speaker._connection._reader.at_eof)
         speaker.publish(b"lost")
         assert speaker.num_unsent == 1
         with pytest.raises(LOST):

@@ -17,9 +17,9 @@ from gateway.core.errors import ConfigError
 from gateway.redis.embedded import EmbeddedServer, embedded
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
-from tests.redis.serving import serving
 from tests.support.gateway_process import GatewayProcess, clean_environment
 from tests.support.patience import patience
+from tests.support.redis_servers import serving
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

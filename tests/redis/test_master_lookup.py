@@ -15,9 +15,9 @@ from gateway.redis.client import LOST, check, open_client
 from gateway.redis.master_lookup import ClusterNodes, Locator, MasterUnknown, Sentinels
 from gateway.redis.options import HostPort
 from loadtest.ports import free_port
-from tests.redis.encrypting import encrypted
-from tests.redis.serving import Server, checked, redis_server, refused, server, serving, watching
 from tests.support.certificates import Authority
+from tests.support.encrypting_redis import encrypted
+from tests.support.redis_servers import Server, checked, redis_server, refused, server, serving, watching
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

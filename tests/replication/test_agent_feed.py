@@ -1,6 +1,5 @@
 """Feed over an agent: real sockets, with an agent and an engine that the test plays."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -23,7 +22,7 @@ from gateway.replication.messages import AgentHello, AgentStatus
 from gateway.runtime.tasks import Tasks
 from tests.index.contract import ROOT
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
-from tests.support.patience import until
+from tests.support.patience import stays, until
 from tests.support.stories.agent_serving import EXACT, Served
 
 pytestmark = pytest.mark.process
@@ -263,8 +262,7 @@ async def test_an_exact_engine_stays_the_source(world: AgentFeedWorld) -> None:
     engine.connect((0, payload(1, 2)))
     await world.exact(2)
     await world.serve()
-    await asyncio.sleep(5 * QUICK.retry_s)
-    assert (world.agent.num_described, engine.is_stopped) == (0, False)
+    await stays(lambda: (world.agent.num_described, engine.is_stopped) == (0, False), 5 * QUICK.retry_s)
 
 
 async def test_an_agent_of_another_engine_is_not_followed(
@@ -357,8 +355,7 @@ async def test_a_stopped_feed_changes_nothing(world: AgentFeedWorld) -> None:
     world.known.index.drop_worker(W)
     await world.tasks.stop()
     states = list(world.states)
-    await asyncio.sleep(0.05)
-    assert world.states == states
+    await stays(lambda: world.states == states, 0.05)
 
 
 async def test_an_agent_can_be_reached_once(world: AgentFeedWorld) -> None:

@@ -1,7 +1,7 @@
 """Lease and log on a real server: who may write, writes that are stored once, entries that are kept."""
 
-import asyncio
 from collections.abc import AsyncIterator
+from time import time_ns
 
 import pytest
 from redis.exceptions import OutOfMemoryError
@@ -20,7 +20,8 @@ from gateway.replication.redis_log import (
     batch_id,
     state_id,
 )
-from tests.redis.serving import Server, redis_server, server
+from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -74,7 +75,7 @@ async def test_fences_grow_even_after_redis_was_emptied(logs: list[WorkerLog], s
     await logs[0].release(first)
     second = await leased(logs[0])
     server.ask("FLUSHALL")
-    await asyncio.sleep(0.002)  # a fence is a time in ms, and one more than the last
+    await until(lambda: time_ns() // 1_000_000 > second.fence)  # a fence is a time in ms
     assert first.fence < second.fence < (await leased(logs[0])).fence
 
 
@@ -83,9 +84,12 @@ async def test_a_lease_expires_by_the_servers_clock(server: Server) -> None:
         a, b = (WorkerLog(client, KEYS, name, lease_s=0.05) for name in ("a", "b"))
         lease = await leased(a)
         wait_s = await b.acquire(if_known=False)
-        assert isinstance(wait_s, float)
-        await asyncio.sleep(wait_s + 0.01)
-        await leased(b)
+        assert isinstance(wait_s, float) and wait_s <= 0.05
+
+        async def has_expired() -> bool:
+            return isinstance(await b.acquire(if_known=False), Lease)
+
+        await until(has_expired)
         assert not await a.renew(lease)
 
 

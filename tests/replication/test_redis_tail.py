@@ -10,8 +10,8 @@ from gateway.replication import redis_tail as tail_module
 from gateway.replication.redis_log import START, LogEntry
 from gateway.replication.redis_tail import BLOCK_S, FollowedLog, LogTail
 from gateway.runtime.tasks import Tasks
-from tests.redis.serving import Server, redis_server, server, serving
 from tests.support.patience import until
+from tests.support.redis_servers import Server, redis_server, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

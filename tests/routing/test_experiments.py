@@ -5,7 +5,7 @@ from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import PolicyFaults
 from gateway.routing import experiments as module
 from gateway.routing.experiments import PolicyExperiments, Shadow, keep_compared
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.worlds.experiments import FakePolicy, decide, made_decision
 
 
@@ -85,8 +85,6 @@ async def test_the_queue_is_worked_off_between_requests() -> None:
     task = asyncio.get_running_loop().create_task(keep_compared(experiments))
     try:
         decide(experiments, made_decision())
-        async with asyncio.timeout(patience(10)):
-            while not experiments.comparisons["says"].num_compared:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: experiments.comparisons["says"].num_compared)
     finally:
         task.cancel()

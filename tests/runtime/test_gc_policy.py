@@ -21,6 +21,7 @@ from gateway.server.responder import Responder
 from gateway.upstream.connection import Pool
 from tests.support.ext_proc import request_headers, response_body, response_headers
 from tests.support.http2 import HELLO, EchoHandler, opened, request
+from tests.support.patience import until
 from tests.support.transports import FakeLoop, FakeTransport
 from tests.support.worlds.endpoint_picks import DONE, W1, Epp
 from tests.support.worlds.exchanges import ExchangeWorld
@@ -165,8 +166,7 @@ class Sink:
 
 
 async def until_empty(connections: Collection[object]) -> None:
-    while connections:  # noqa: ASYNC110  closed in callbacks of transports
-        await asyncio.sleep(0.001)
+    await until(lambda: not connections)
 
 
 async def ask_and_close(url: str) -> None:
@@ -257,7 +257,7 @@ async def test_a_client_that_disconnects_while_a_task_waits_leaves_no_cycle(
     world.use(tasks=tasks)
 
     async def wait(*_: object) -> Any:
-        await asyncio.sleep(1e6)
+        await asyncio.Event().wait()
 
     if stage == "connecting":
         monkeypatch.setattr(world.pools["w:1"], "connect", wait)

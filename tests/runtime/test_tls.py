@@ -15,7 +15,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from gateway.core.errors import ConfigError
 from gateway.runtime.tls import Tls, follow, grpc_tls, listening_context, listening_tls, reason, worker_tls
 from tests.support.certificates import Authority, Mounted, Pair, serial
-from tests.support.patience import patience
+from tests.support.patience import until
 
 
 @pytest.fixture
@@ -251,9 +251,7 @@ async def test_reloads_are_counted(authority: Authority) -> None:
     following = asyncio.get_running_loop().create_task(follow([tls], counts, 0.001))
     for name, result in (("key", "rejected"), ("cert", "loaded")):
         os.replace(getattr(other, name), getattr(pair, name))
-        async with asyncio.timeout(patience(20)):
-            while not counts[result]:  # noqa: ASYNC110  looks are of a thread
-                await asyncio.sleep(0.001)
+        await until(lambda result=result: counts[result])  # type: ignore[misc]
     following.cancel()
     assert counts == {"rejected": 1, "loaded": 1}
 

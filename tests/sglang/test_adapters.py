@@ -10,9 +10,9 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import chat, complete, gateway_of, ids, post, text
 from tests.support.engine_figures import ADAPTERS, EngineFigures
 from tests.support.engine_model import make_adapter
+from tests.support.engine_talk import chat, complete, gateway_of, ids, post, text
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import Answer, gateway_of, post, settle
 from tests.support.agents import MESSAGES, RESPONSES
 from tests.support.corpus import CHATS, name_of
 from tests.support.engine_figures import PROMPTS, EngineFigures
+from tests.support.engine_talk import TalkAnswer, gateway_of, post, settle
 from tests.support.gateway_process import GatewayProcess
 
 Body = dict[str, Any]
@@ -38,7 +38,7 @@ def asked(path: str, body: Body) -> Body:
     return {**body, "model": "m", "temperature": 0, limit: 4}
 
 
-def num_prompt(answer: Answer) -> int:
+def num_prompt(answer: TalkAnswer) -> int:
     usage = answer.body["usage"]
     if "prompt_tokens" in usage:
         return int(usage["prompt_tokens"])

@@ -9,9 +9,20 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import Answer, ask, chat, complete, gateway_of, ids, is_exact, post, settle, text
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import (
+    TalkAnswer,
+    ask,
+    chat,
+    complete,
+    gateway_of,
+    ids,
+    is_exact,
+    post,
+    settle,
+    text,
+)
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 
@@ -35,7 +46,7 @@ def gateway(worker: SglangWorker) -> Iterator[GatewayProcess]:
         yield process
 
 
-def full_pages(answer: Answer, page: int) -> int:
+def full_pages(answer: TalkAnswer, page: int) -> int:
     """Most tokens of a prompt that an engine takes from its cache: whole pages, and never the last token."""
     num: int = answer.body["usage"]["prompt_tokens"]
     return (num - 1) // page * page

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import Answer, ask, chat, complete, ids, is_exact, text
+from tests.support.engine_talk import TalkAnswer, ask, chat, complete, ids, is_exact, text
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmOptions, VllmWorker
 
@@ -63,7 +63,7 @@ def test_token_ids_return_to_the_engine_that_knows_them(
 ) -> None:
     """Whole blocks of the worker's own size count."""
     sizes = dict(zip((f"127.0.0.1:{worker.port}" for worker in workers), (PAGE, 32), strict=True))
-    firsts: list[Answer] = []
+    firsts: list[TalkAnswer] = []
     for number in range(NUM_CONVERSATIONS):
         prompt = ids(f"mixed {number}", 120)
         first, again = (complete(gateway, prompt) for _ in range(2))

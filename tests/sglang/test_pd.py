@@ -11,8 +11,8 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import Answer, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import TalkAnswer, complete, gateway_of, ids, is_exact, post, text
 from tests.support.gateway_process import GatewayProcess
 
 PAGE = 16
@@ -33,7 +33,7 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(start_module_sglang: Start) -> Fleet:
     both = start_module_sglang(page_size=PAGE).wait_ready()
-    alone = [Answer(200, json.loads(both.post(path, body))).text for path, body in BODIES]
+    alone = [TalkAnswer(200, json.loads(both.post(path, body))).text for path, body in BODIES]
     both.stop()  # its cores
     prefill, decode = (start_module_sglang(page_size=PAGE, role=role) for role in ("prefill", "decode"))
     return Fleet(prefill.wait_ready(), decode.wait_ready(), alone)

@@ -17,13 +17,13 @@ import pytest
 
 from gateway.tokenization.prompt_encoder import PromptEncoder
 from tests import ROOT
-from tests.sglang.effort_templates import BODIES as EFFORT_BODIES
-from tests.sglang.effort_templates import SHOWN
-from tests.sglang.effort_templates import TEMPLATES as EFFORT_TEMPLATES
 from tests.sglang.engine import ENVIRONMENT, OLDER, PYTHON, STUBS
 from tests.support import corpus
 from tests.support.agents import MESSAGES, RESPONSES
 from tests.support.corpus import CHATS, COMPLETIONS, SGLANG_VERSIONS, TEMPLATE_NAMES, TEMPLATES, SglangGolden
+from tests.support.effort_templates import BODIES as EFFORT_BODIES
+from tests.support.effort_templates import SHOWN
+from tests.support.effort_templates import TEMPLATES as EFFORT_TEMPLATES
 from tests.support.engine_figures import PROMPTS, EngineFigures
 
 INSIDE = ROOT / "tests" / "sglang" / "inside_prompts.py"

@@ -11,9 +11,9 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import PROVEN, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import PROVEN, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import salted
 

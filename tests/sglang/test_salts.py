@@ -7,9 +7,9 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import PROVEN, Answer, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.engine_figures import SALTS, EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import PROVEN, TalkAnswer, ask, complete, gateway_of, ids, is_exact, post, text
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
 
@@ -55,7 +55,7 @@ def test_a_route_that_drops_salts_is_refused(
     """The engine's own counts show why."""
     body = {"model": "m", "max_tokens": 2, "messages": [{"role": "user", "content": text("messages", 60)}]}
     cached = [
-        Answer(200, json.loads(worker.post("/v1/messages", body | {"cache_salt": salt}))).cached
+        TalkAnswer(200, json.loads(worker.post("/v1/messages", body | {"cache_salt": salt}))).cached
         for salt in ("one", "other")
     ]
     assert cached[0] == 0 < cached[1]

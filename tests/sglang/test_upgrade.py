@@ -8,8 +8,8 @@ import pytest
 
 from tests.sglang.conftest import Start
 from tests.sglang.engine import SglangWorker
-from tests.sglang.talk import chat, gateway_of, ids, post, text
 from tests.support.engine_figures import EngineFigures
+from tests.support.engine_talk import chat, gateway_of, ids, post, text
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import keys_of, salted
 

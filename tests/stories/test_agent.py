@@ -27,7 +27,7 @@ from gateway.replication.messages import AgentHello
 from loadtest.fleet import GATEWAY
 from loadtest.ports import free_port
 from tests.support.gateway_process import GatewayProcess, clean_environment, written
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 
 pytestmark = pytest.mark.process
@@ -48,9 +48,7 @@ async def agents(sims: list[Sim]) -> AsyncIterator[list[Sidecar]]:
     """An agent beside each engine, with EXACT streams."""
     running = [await start_agent(sim) for sim in sims]
     try:
-        async with asyncio.timeout(patience(10)):
-            while not all(map(is_exact, running)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: all(map(is_exact, running)))
         yield running
     finally:
         for agent in running:
@@ -148,11 +146,11 @@ async def test_blind_stream_becomes_exact_when_the_agent_answers() -> None:
         await first.talk(39)
         await first.settled()
         port = running[0].port
-        await running[0]._server.stop(0)  # the agent keeps following its engine
+        await running[0].listening.server.stop(0)  # the agent keeps following its engine
         async with gateway_beside(first, running) as second:
             await second.until(lambda: second.states() == {StreamState.BLIND, StreamState.EXACT})
             assert sorted(sources(second)) == ["grpc", "tcp:"]
-            running[0]._server, _ = await serve(running[0].service, f"127.0.0.1:{port}")
+            running[0].listening.server, _ = await serve(running[0].service, f"127.0.0.1:{port}")
             await second.settled()
             assert sources(second) == ["grpc", "grpc"]
 

@@ -20,9 +20,9 @@ from gateway import request
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import load
 from gateway.core.worker import WorkerId
-from tests.redis.serving import Server, redis_server, server
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience, until
+from tests.support.redis_servers import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
@@ -319,9 +319,11 @@ async def test_processes_of_a_host_share_their_bookings_with_another_host(server
             await until(lambda: bookings.remote_hosts.num_gateways == 2)
             asked = group.start(0, 5)
             await until(lambda: group.own(0) == 5)
-            async with asyncio.timeout(DEADLINE_S):
-                while sum([w["remote_in_flight"] for w in await asyncio.to_thread(beside.workers)]) != 5:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+
+            async def are_seen() -> bool:
+                return sum([w["remote_in_flight"] for w in await asyncio.to_thread(beside.workers)]) == 5
+
+            await until(are_seen)
             body = {"model": "m", "prompt": PROMPT, "max_tokens": 20}
             posts = [group.session.post(f"{beside.url}/v1/completions", json=body) for _ in range(4)]
             others = asyncio.gather(*posts)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.redis.serving import Several, cluster, sentinels
+from tests.support.redis_servers import Several, cluster, sentinels
 from tests.support.stories.fleet_story import FleetStory
 from tests.support.stories.sharing_gateways import (
     EQUAL,

@@ -3,7 +3,6 @@
 After each story the index has, for every worker, exactly the blocks that its engine has cached.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,7 +15,8 @@ from gateway.app import Gateway
 from gateway.core.event_stream import StreamState
 from gateway.discovery import feeds
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes
-from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
+from tests.support.patience import until
+from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.texts import conversations
 
 pytestmark = pytest.mark.process
@@ -147,9 +147,7 @@ async def removed_behind_a_gap(s: FleetStory, sim: Sim) -> set[int]:
     await s.ask(sim, 700)
     lost = await s.cached_blocks(sim) - before
     await s.ask(sim, 701)
-    async with asyncio.timeout(DEADLINE_S):
-        while not await holds_back_a_replay(s, sim):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: holds_back_a_replay(s, sim))
     for seed in range(710, 760):
         await s.ask(sim, seed)
     gone = lost - await s.cached_blocks(sim)

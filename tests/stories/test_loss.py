@@ -58,9 +58,11 @@ class Story:
     async def settled(self) -> dict[str, Any]:
         """The cache loss report, once the index is exact and every loss is explained."""
         losses = self.gateway.parts.cache_loss.losses
-        async with asyncio.timeout(DEADLINE_S):
-            while not await self._is_exact() or losses.is_busy:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def is_explained() -> bool:
+            return await self._is_exact() and not losses.is_busy
+
+        await until(is_explained)
         url = f"http://127.0.0.1:{self.gateway.admin_port}/admin/cache-loss"
         async with self.session.get(url) as answer:
             report: dict[str, Any] = await answer.json()
@@ -264,9 +266,10 @@ async def test_processes_of_a_host_merge_their_cache_loss() -> None:
             async def view(path: str = "/admin/cache-loss") -> dict[str, Any]:
                 return dict((await bench.gateway.admin("GET", path)).json)
 
-            async with asyncio.timeout(DEADLINE_S):
-                while (await view("/admin/workers"))["endpoints"][0]["state"] != "joined":  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)  # at both processes
+            async def has_joined() -> bool:
+                return (await view("/admin/workers"))["endpoints"][0]["state"] == "joined"
+
+            await until(has_joined)
             clients = [await bench.client() for _ in range(2)]  # one at each process
             for _ in range(2):
                 for number, client in enumerate(clients):
@@ -275,9 +278,12 @@ async def test_processes_of_a_host_merge_their_cache_loss() -> None:
                     answer = await client.ask(post(completion(prompt, max_tokens=1)))
                     assert answer.status == 200, answer.body
                     assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-            async with asyncio.timeout(DEADLINE_S):
-                while (report := await view())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+
+            async def is_counted() -> bool:
+                return (await view())["computed_tokens"] >= 4 * 799  # of both processes
+
+            await until(is_counted)
+            report = await view()
             assert (report["computed_tokens"], report["new_tokens"]) == (4 * 799, 2 * 799 + 2 * 15)
             assert causes(report) == {"evicted": 2 * 784}
             (worst,) = report["largest"]

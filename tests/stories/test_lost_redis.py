@@ -11,7 +11,8 @@ import pytest
 
 from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.redis_log import WorkerLog
-from tests.redis.serving import Server, own_server, redis_server, server
+from tests.support.patience import stays
+from tests.support.redis_servers import Server, own_server, redis_server, server
 from tests.support.stories.fleet_story import FleetStory, fleet_story
 from tests.support.stories.sharing_gateways import (
     BRISK,
@@ -34,8 +35,12 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 AS_SHIPPED = Pace(ReplicaTimes(), 1.0)
 
 
+def reads_itself(s: FleetStory) -> bool:
+    return all(feed.endpoint.startswith("tcp") for feed in feeds(s))
+
+
 async def until_direct(s: FleetStory) -> None:
-    await s.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(s)))
+    await s.until(lambda: reads_itself(s))
 
 
 async def test_leader_writes_its_blocks_again_after_redis_is_emptied(server: Server) -> None:
@@ -64,7 +69,7 @@ async def test_follower_reads_events_itself_while_redis_is_paused(server: Server
             await all_settled(leader, follower)
             await follower.talk(120)
             await all_settled(leader, follower)
-            await asyncio.sleep(end - asyncio.get_running_loop().time())
+            await stays(lambda: reads_itself(follower), end - asyncio.get_running_loop().time())
         await until_shared_again(leader, follower)
         await leader.talk(121)
         await all_settled(leader, follower)

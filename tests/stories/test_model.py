@@ -13,7 +13,7 @@ from gateway.app import bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import config_of
 from gateway.config.models import ModelTable
-from tests.models.hub import COMMIT, FakeHub, running, use
+from tests.support.model_hub import COMMIT, FakeHub, running, use
 from tests.support.stories.joining_fleet import LONG, joining_fleet
 
 pytestmark = pytest.mark.process

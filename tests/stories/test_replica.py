@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.config import replaced
-from tests.redis.serving import Server, redis_server, server
+from tests.support.redis_servers import Server, redis_server, server
 from tests.support.stories.fleet_story import FleetStory, fleet_story, worker_id
 from tests.support.stories.sharing_gateways import (
     all_settled,

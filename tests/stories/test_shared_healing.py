@@ -17,7 +17,8 @@ from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.replication.redis_link import ReplicaTimes
 from loadtest.bench_heal import ask, known
-from tests.redis.serving import Server, own_server, redis_server, server
+from tests.support.patience import until
+from tests.support.redis_servers import Server, own_server, redis_server, server
 from tests.support.stories.fleet_story import DEADLINE_S, FleetStory, fleet_story, worker_id
 from tests.support.stories.sharing_gateways import (
     LASTING,
@@ -72,8 +73,11 @@ async def until_no_false_block(first: FleetStory, s: FleetStory) -> None:
     """Wait until the gateway credits no worker with a block that its engine has not cached."""
     async with asyncio.timeout(DEADLINE_S):
         for sim in first.sims:
-            while not credited(s, sim) <= await first.cached_blocks(sim):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+            async def is_true(sim: Sim = sim) -> bool:
+                return credited(s, sim) <= await first.cached_blocks(sim)
+
+            await until(is_true)
 
 
 def credited(s: FleetStory, sim: Sim) -> set[int]:

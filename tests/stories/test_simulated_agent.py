@@ -33,7 +33,7 @@ def gateway() -> Iterator[GatewayProcess]:
         with GatewayProcess("--worker", url, "--tokenizer", f"m={bundled_tokenizer()}") as gateway:
             yield gateway
             (verified,) = [worker["predictions"] for worker in gateway.workers()]
-            assert (verified["exact_share"], verified["prompt_tokens"]) == (1.0, "agree"), verified
+            assert (verified["exact_share"], verified["token_parity"]) == (1.0, "agree"), verified
             assert 'kvgate_prompt_token_mismatch{worker="' in gateway.metrics()
             assert not [
                 line

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from loadtest.day_redaction import COMPLETIONS, ECHO, Echo, TraceCollector, echo_worker
 from tests.support.gateway_process import GatewayProcess
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -63,10 +63,7 @@ def test_trace_continues_from_the_client_to_the_worker(is_trusted: bool, flags: 
     with echo_worker(TracedEcho) as worker, echo_worker(TraceCollector) as collector:
         sent_to = ("--otlp-endpoint", f"{collector}/v1/traces")
         with GatewayProcess("--worker", worker, *sent_to, *trust, *flags) as gateway:
-            deadline = time.monotonic() + DEADLINE_S
-            while [each["is_up"] for each in gateway.workers()] != [True]:  # in each process
-                assert time.monotonic() < deadline, gateway.log()
-                time.sleep(0.05)
+            wait_until(lambda: [each["is_up"] for each in gateway.workers()] == [True])  # in each process
             assert ask(gateway, {"traceparent": CLIENT}) == 200
         # stopping sends the queued traces
     exports = [ExportTraceServiceRequest.FromString(each) for each in TraceCollector.taken]
@@ -87,9 +84,6 @@ def test_requests_succeed_while_the_collector_is_down(is_silent: bool) -> None:
         endpoint = f"{silent}/v1/traces" if is_silent else "http://127.0.0.1:9/v1/traces"
         with GatewayProcess("--worker", worker, "--otlp-endpoint", endpoint) as gateway:
             assert [ask(gateway, {}) for _ in range(50)] == [200] * 50
-            deadline = time.monotonic() + DEADLINE_S
-            while "trace export failing" not in gateway.log():
-                assert time.monotonic() < deadline, gateway.log()
-                time.sleep(0.05)
+            wait_until(lambda: "trace export failing" in gateway.log())
             assert gateway.log().count("trace export failing") == 1
             assert 'kvgate_traces_total{result="exported"} 0.0' in gateway.metrics()

@@ -13,7 +13,7 @@ from gateway import cli
 from gateway.commands.index import run
 from gateway.core.decision import Decision
 from gateway.core.event_stream import StreamState
-from tests.redis.serving import Server, redis_server, server
+from tests.support.redis_servers import Server, redis_server, server
 from tests.support.stories.fleet_story import fleet_story
 from tests.support.stories.sharing_gateways import (
     LASTING,

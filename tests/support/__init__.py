@@ -9,6 +9,8 @@ A helper of several tests is a file here, named for its subject; no test imports
 Servers and processes
     gateway_process  `kvgate serve`      engine_process   a real engine      engine_model  its model
     kube_api   Kubernetes' API server    sglang_worker    SGLang's answers   zmtp    a hostile publisher
+    redis_servers, encrypting_redis      Redis       redis_index      an index in it
+    token_issuers  JWTs                  model_hub        models         engine_talk      a real engine
     chart      the Helm chart            dashboard        the Grafana board  names   DNS in a process
     certificates  TLS in files           blockless        gateways before engines without events
 Stand-ins
@@ -22,7 +24,7 @@ Builders and texts
     usage, ended_requests                requests' ends   recordings       recorded traffic
     proof_settings, template_outcomes    templates        sglang_encoders  SGLang's chats
     transfer_pairs   prefill and decode  vllm_captures    events of vLLM
-    engine_data      one file per engine
+    engine_data      one file per engine effort_templates templates that print efforts
     shared_tables, shared_tree           what gateways share
 Runs
     patience   deadlines and waits       leaks            garbage of a test  hanging  limits of time

@@ -4,6 +4,7 @@
     patience(20)       20 s on an idle machine, longer on this one
     until(claim)       poll until the claim is true
     wait_until(claim)  the same without an event loop
+    stays(claim, 0.1)  poll for that long, while the claim must remain true
 
 Only a failure reaches a deadline, so a long one costs nothing. The machine is measured at the start of each
 test process, and again where a wait is over: others may have made it busy since. `TEST_PATIENCE=10` sets the
@@ -70,6 +71,17 @@ async def until(
         await asyncio.sleep(pause_s)
 
 
+async def stays(claim: Callable[[], Any], seconds: float, what: str = "") -> None:
+    """Poll for this long; AssertionError as soon as `claim` is false.
+
+    It is for what must not happen: no event marks that, and a busy machine can only make it miss a fault.
+    """
+    end_s = monotonic() + seconds
+    while monotonic() < end_s:
+        assert claim(), f"did not stay true: {what or _place(claim)}"
+        await asyncio.sleep(0.01)
+
+
 def wait_until(
     claim: Callable[[], Any], what: str = "", seconds: float = DEADLINE_S, pause_s: float = 0.02
 ) -> Any:
@@ -83,9 +95,12 @@ def wait_until(
 
 def never(claim: Callable[[], Any], what: str) -> str:
     """Message of a wait that ended without success."""
+    return f"never happened: {what or _place(claim)}"
+
+
+def _place(claim: Callable[[], Any]) -> str:
     code = getattr(claim, "__code__", None)
-    place = f"{code.co_filename}:{code.co_firstlineno}" if code else repr(claim)
-    return f"never happened: {what or place}"
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(claim)
 
 
 async def _result(held: Any, claim: Callable[[], Any], what: str, seconds: float) -> Any:

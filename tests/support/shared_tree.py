@@ -16,9 +16,9 @@ from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
 from gateway.redis.keys import WorkerKeys
 from gateway.replication.redis_log import WorkerLog
-from tests.index.redis_tree.through import Radix, TreeIndex
-from tests.redis.serving import Server
 from tests.support.patience import until
+from tests.support.redis_index import Radix, TreeIndex
+from tests.support.redis_servers import Server
 
 A, B, C = (WorkerId(f"{name}:1") for name in "abc")
 ROOT = root_hash("m")

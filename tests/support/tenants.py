@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadtest.extent import extent
 from loadtest.fleet import GATEWAY
-from tests.sglang.talk import Answer, post
+from tests.support.engine_talk import TalkAnswer, post
 from tests.support.gateway_process import GatewayProcess
 
 SECRET = "0123456789abcdef" * 4
@@ -56,7 +56,7 @@ class CrossTenantHits:
 def cross_tenant_hits(gateway: GatewayProcess, tenants: Sequence[Mapping[str, str]]) -> CrossTenantHits:
     """Send `NUM_PROBES` new prompts by one tenant and then by the other, each in turn the first."""
 
-    def probe(number: int) -> tuple[Answer, Answer | None]:
+    def probe(number: int) -> tuple[TalkAnswer, TalkAnswer | None]:
         one, other = (tenants[(number + i) % 2] for i in range(2))
         first = send(gateway, number, one)
         assert first.status == 200 and not first.cached, first
@@ -77,7 +77,7 @@ def cross_tenant_hits(gateway: GatewayProcess, tenants: Sequence[Mapping[str, st
     )
 
 
-def send(gateway: GatewayProcess, number: int, tenant: Mapping[str, str]) -> Answer:
+def send(gateway: GatewayProcess, number: int, tenant: Mapping[str, str]) -> TalkAnswer:
     rng = random.Random(f"tenants {number}")
     prompt = [rng.randrange(100, 8000) for _ in range(NUM_TOKENS)]
     body = {"model": "m", "prompt": prompt, "max_tokens": 1, "temperature": 0}

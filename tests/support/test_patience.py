@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from tests.support import patience as module
-from tests.support.patience import Deadline, lengthen_limits, measured, patience, until, wait_until
+from tests.support.patience import Deadline, lengthen_limits, measured, patience, stays, until, wait_until
 
 
 @pytest.fixture
@@ -87,3 +87,16 @@ def test_limits_of_tests_are_as_patient(request: pytest.FixtureRequest, clock: l
     lengthen_limits([request.node])
     limit = request.node.get_closest_marker("timeout")
     assert limit is not None and limit.args == (600,)
+
+
+async def test_a_claim_that_becomes_false_ends_the_wait_with_its_name() -> None:
+    claims = iter([True, True, False])
+    with pytest.raises(AssertionError, match="did not stay true: three"):
+        await stays(lambda: next(claims), 1000.0, "three")
+
+
+async def test_a_claim_that_stays_true_is_asked_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = count(0.0, 1.0), list[int]()
+    monkeypatch.setattr(module, "monotonic", clock.__next__)
+    await stays(lambda: asked.append(1) or True, 3.0)
+    assert len(asked) == 2

@@ -12,7 +12,7 @@ from gateway.tokenization.chat_template import PromptError
 from gateway.tokenization.jinja_env import ENVIRONMENT
 from gateway.tokenization.sglang import SglangEncoder
 from gateway.tokenization.sglang_effort import EffortUse, effort_use, hunyuan_effort
-from tests.sglang.effort_templates import BODIES, SHOWN, TEMPLATES
+from tests.support.effort_templates import BODIES, SHOWN, TEMPLATES
 
 NEW, FIRST, OLD = (0, 5, 23), (0, 5, 16), (0, 5, 15)
 NOW = datetime(2024, 1, 1)

@@ -17,7 +17,7 @@ from gateway.config import config_of
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
-from tests.support.patience import patience, until
+from tests.support.patience import until
 from tests.vllm.engine import VllmWorker
 
 BLOCK = 32
@@ -87,9 +87,7 @@ async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> As
     gateway = Gateway(config)
     await gateway.start()
     try:
-        async with asyncio.timeout(patience(30)):
-            while [member.stream for member in gateway.fleet] != [state]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: [member.stream for member in gateway.fleet] == [state], seconds=30)
         async with aiohttp.ClientSession() as session:
             yield LateGateway(gateway, worker, session)
     finally:

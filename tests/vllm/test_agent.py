@@ -39,7 +39,7 @@ async def test_gateway_started_late_knows_the_blocks_that_the_agent_knows(
             (member,) = gateway.fleet
             assert set(gateway.index.blocks(member.worker.id)) == set(rank.inventory.blocks())
             assert rank.inventory.applied.num_unknown_removals == 0
-            await agent._server.stop(0)
+            await agent.listening.server.stop(0)
             ((feed, _),) = next(iter(gateway.roster)).feeds.values()
             await until(lambda: feed.endpoint.startswith("tcp"))
             await until(lambda: member.stream is StreamState.EXACT)

@@ -131,7 +131,7 @@ def test_tokens_and_counters_agree_with_the_engines_own(
     for i in range(3):
         chat(gateway, [{"role": "user", "content": text(f"agree {i}", 60)}])
     for worker in gateway.admin("/admin/verify")["workers"]:
-        assert worker["prompt_tokens"] == "agree"
+        assert worker["token_parity"] == "agree"
         assert worker["prompts"]["counted_differing"] == worker["prompts"]["sampled_differing"] == 0
         assert worker["mispredictions"]["tokens_differ"] == worker["mispredictions"]["not_reported"] == 0
 

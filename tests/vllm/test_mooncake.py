@@ -13,8 +13,8 @@ from urllib.request import ProxyHandler, build_opener
 import pytest
 
 from loadtest.ports import free_port
-from tests.sglang.talk import complete, ids
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import complete, ids
 from tests.support.gateway_process import GatewayProcess
 from tests.support.patience import patience
 from tests.vllm.engine import ENGINE, VllmWorker

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.sglang.talk import Answer, complete, ids
 from tests.support.engine_figures import EngineFigures
 from tests.support.engine_process import wait_until
+from tests.support.engine_talk import TalkAnswer, complete, ids
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
 
@@ -57,7 +57,7 @@ def gateway(worker: VllmWorker) -> Iterator[GatewayProcess]:
         yield process
 
 
-def offloaded(gateway: GatewayProcess, answer: Answer) -> int:
+def offloaded(gateway: GatewayProcess, answer: TalkAnswer) -> int:
     """Tokens of the predicted hit that were only in the tier."""
     (candidate,) = gateway.admin(f"/admin/decisions/{answer.decision}")["candidates"]
     return sum(candidate["offloaded_tokens"].values())

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sglang.talk import is_exact
 from tests.support.engine_figures import SALTS, EngineFigures
+from tests.support.engine_talk import is_exact
 from tests.support.gateway_process import GatewayProcess
 from tests.support.tenants import EVERY, NUM_PROBES, cross_tenant_hits, keys_of, salted
 from tests.vllm.engine import VllmWorker

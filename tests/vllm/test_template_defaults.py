@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sglang.talk import chat, is_exact, text
 from tests.support.engine_process import ROOT
+from tests.support.engine_talk import chat, is_exact, text
 from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
 

@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.admin.console import event_streams
 from gateway.admin.console.event_streams import MAX_STREAMS, STREAMS, add_streams, event_handlers
-from tests.support.patience import patience
+from tests.support.patience import patience, until
 
 
 class Source:
@@ -107,8 +107,6 @@ async def test_a_client_that_does_not_read_is_cut(
     streams = client.server.app[STREAMS]  # type: ignore[attr-defined]
     async with client.get("/admin/events?topics=requests") as answer:
         assert answer.status == 200
-        async with asyncio.timeout(patience(20)):
-            while streams.num_open:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: not streams.num_open)
         with pytest.raises(ClientPayloadError):
             await answer.read()

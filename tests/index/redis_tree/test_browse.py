@@ -4,8 +4,8 @@ from redis.asyncio import Redis
 from gateway.core.event_stream import StreamState
 from gateway.index.redis_tree.browse import Browser, edge_of
 from gateway.redis.client import RedisClient
-from tests.index.redis_tree.through import Radix, radix
-from tests.redis.serving import redis_server
+from tests.support.redis_index import Radix, radix
+from tests.support.redis_servers import redis_server
 from tests.support.shared_tree import ROOT, A, B, C, pair, path_hashes, removed, stored
 
 __all__ = ["radix", "redis_server"]

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.index.base import Index
 from tests.index.contract import IndexContract
-from tests.index.redis_tree.through import Radix, radix
-from tests.redis.serving import redis_server
+from tests.support.redis_index import Radix, radix
+from tests.support.redis_servers import redis_server
 
 __all__ = ["radix", "redis_server"]
 

@@ -8,9 +8,9 @@ import pytest
 import uvloop
 
 from gateway.index.redis_tree.pipeline import Pipeline, PipelineLost, PipelineRejected, open_pipeline, pack
-from tests.redis.encrypting import encrypted
-from tests.redis.serving import Server, redis_server, serving
 from tests.support.certificates import Authority
+from tests.support.encrypting_redis import encrypted
+from tests.support.redis_servers import Server, redis_server, serving
 
 __all__ = ["redis_server"]
 

@@ -13,8 +13,8 @@ from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
 from gateway.redis.master_lookup import Locator, MasterUnknown
 from gateway.redis.options import HostPort
-from tests.redis.serving import Server, redis_server, server, serving
-from tests.support.patience import until
+from tests.support.patience import stays, until
+from tests.support.redis_servers import Server, redis_server, server, serving
 from tests.support.shared_tree import PATIENCE_S, ROOT, A, C, path_hashes, running_service, stored
 
 __all__ = ["redis_server", "server"]
@@ -176,8 +176,7 @@ async def test_service_follows_the_master_of_several_servers(
 
             await until(is_published)
             scripted.is_mute = True
-            await asyncio.sleep(0.2)
-            assert ours.num_lost == theirs.num_lost == 0
+            await stays(lambda: ours.num_lost == theirs.num_lost == 0, 0.2, "a mute Sentinel loses nothing")
             scripted.is_mute, scripted.now = False, second
             await until(lambda: asyncio.sleep(0, ours.num_lost and theirs.num_lost))
             await until(is_published)

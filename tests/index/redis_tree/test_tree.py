@@ -12,8 +12,8 @@ from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.pipeline import PipelineRejected
 from gateway.index.redis_tree.tree import Owner, RadixTree, SlotsLost
 from gateway.index.reference import ReferenceIndex
-from tests.index.redis_tree.through import Radix, TreeIndex, radix
-from tests.redis.serving import Server, redis_server
+from tests.support.redis_index import Radix, TreeIndex, radix
+from tests.support.redis_servers import Server, redis_server
 from tests.support.shared_tree import ROOT, A, B, C, pair, path_hashes, removed, stored
 
 __all__ = ["radix", "redis_server"]

@@ -14,7 +14,7 @@ from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss import observer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.worlds.cache_loss import CacheLossWorld
 
 PROMPT = list(range(200))
@@ -221,9 +221,7 @@ async def test_losses_are_explained_between_requests() -> None:
     try:
         decision = world.send(PROMPT)
         assert world.losses.is_busy
-        async with asyncio.timeout(patience(10)):
-            while world.losses.is_busy:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: not world.losses.is_busy)
         assert repr(world.losses).startswith("CacheLoss(0 queued, 1 open")
         world.answer(decision, PROMPT, 0)
     finally:

@@ -78,9 +78,7 @@ class FleetStory:
 
     async def settled(self) -> None:
         """Wait until the index has exactly the engines' blocks and every stream is EXACT."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not await self.is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(self.is_true)
         await self.until(lambda: self.states() == {StreamState.EXACT})
 
     async def emptied(self) -> None:
@@ -106,8 +104,11 @@ class FleetStory:
         await asyncio.sleep(2 * SETTLE_S)
         async with asyncio.timeout(DEADLINE_S):
             for sim in self.sims:
-                while not self.blocks_by_engine_hash(sim) <= await self.cached_blocks(sim):  # noqa: ASYNC110 - events are on their way
-                    await asyncio.sleep(0.1)
+
+                async def has_cached_all(sim: Sim = sim) -> bool:
+                    return self.blocks_by_engine_hash(sim) <= await self.cached_blocks(sim)
+
+                await until(has_cached_all)
 
     def blocks_by_engine_hash(self, sim: Sim) -> set[int]:
         recovery = self.gateway.parts.streams.recovery_observer.get(worker_id(sim))

@@ -11,8 +11,8 @@ from gateway.app import Gateway
 from gateway.config import replaced
 from gateway.replication.redis_link import ReplicaTimes
 from gateway.replication.replica_feed import ReplicaFeed
-from tests.redis.serving import Server, Several
 from tests.support.gateway_process import GatewayProcess
+from tests.support.redis_servers import Server, Several
 from tests.support.stories.fleet_story import FleetStory, fleet_story
 
 

@@ -19,7 +19,7 @@ from gateway.observability.metrics import Metrics
 from gateway.parity.prober import Prober
 from gateway.runtime.tasks import Tasks
 from gateway.tokenization.prompt_encoder import PromptEncoder
-from tests.support.patience import patience
+from tests.support.patience import until
 
 BUNDLED = str(bundled_tokenizer())
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
@@ -84,9 +84,7 @@ class CatalogWorld:
         self.engines[worker.url] = engine or TokenizingEngine(shift)
         self.fleet.add(worker)
         self.catalog.joined([worker])
-        async with asyncio.timeout(patience(60)):
-            while not self.is_settled(worker):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: self.is_settled(worker), seconds=60)
         await asyncio.sleep(0)  # until it is published
         return worker
 

@@ -1,6 +1,5 @@
 """Credentials made from a configuration, and their reload."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from gateway.tenancy.auth import credentials as module
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.tenancy.auth.key_format import format_key_record
-from tests.support.patience import patience
-from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public, token
+from tests.support.patience import until
+from tests.support.token_issuers import AUDIENCE, ISSUER, jwks, public, token
 
 KEY, OTHER = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
 
@@ -114,13 +113,14 @@ async def test_the_key_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPa
         other = keys.with_suffix(".new")
         other.write_text(format_key_record(OTHER, bytes(16), "b"))
         other.replace(keys)
-        async with asyncio.timeout(patience(30)):
-            while not (  # noqa: ASYNC110
+        await until(
+            lambda: (
                 credentials.authenticator
                 and credentials.authenticator.ring
                 and credentials.authenticator.ring.find(OTHER)
-            ):
-                await asyncio.sleep(0.001)
+            ),
+            seconds=30,
+        )
     finally:
         await tasks.stop()
 

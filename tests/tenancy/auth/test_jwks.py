@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth import jwks as module
 from gateway.tenancy.auth.jwks import Jwks
-from tests.support.patience import patience
-from tests.tenancy.auth.issuers import jwks, jwt_verifier, public
+from tests.support.patience import until
+from tests.support.token_issuers import jwks, jwt_verifier, public
 
 
 class FakeVerifier:
@@ -109,9 +109,7 @@ async def test_keys_are_refreshed_at_intervals_and_sooner_on_demand(
     task = asyncio.get_running_loop().create_task(jwks.keep())
     try:
         for num in range(1, 4):
-            async with asyncio.timeout(patience(30)):
-                while jwks.fetches["fetched"] < num:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+            await until(lambda num=num: jwks.fetches["fetched"] >= num, seconds=30)  # type: ignore[misc]
             jwks.want()
     finally:
         task.cancel()

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from gateway.core.errors import Unauthorized
 from gateway.tenancy.auth import jwt as module
 from gateway.tenancy.auth.jwt import MAX_TOKEN_BYTES, JwtVerifier
-from tests.tenancy.auth.issuers import (
+from tests.support.token_issuers import (
     AUDIENCE,
     ISSUER,
     NULL,

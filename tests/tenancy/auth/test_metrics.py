@@ -18,7 +18,7 @@ from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.tenancy.auth.key_format import format_key_record
 from gateway.tenancy.auth.metrics import KeysCollector
-from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public
+from tests.support.token_issuers import AUDIENCE, ISSUER, jwks, public
 
 
 def page(credentials: Credentials) -> str:

@@ -15,7 +15,7 @@ from engines.sim.pd.leg import Leg, Source
 from engines.sim.pd.sglang import read
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, text_of
-from tests.support.patience import patience
+from tests.support.patience import until
 
 FIELDS = {"pd_protocol": "sglang", "transfer_latency_s": 0.001}
 
@@ -111,9 +111,11 @@ async def test_a_disconnected_prefill_client_leaves_no_pinned_blocks(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await post(http, prefill, **where)
-    async with asyncio.timeout(patience(5)):
-        while (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_unpinned() -> bool:
+        return not (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"]
+
+    await until(is_unpinned)
 
 
 async def test_a_request_without_a_room_is_rejected_by_both(start_sim: StartSim, http: ClientSession) -> None:

@@ -11,7 +11,7 @@ from engines.sim import Sim
 from gateway.core.kv_events import BlocksStored
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, prefilled, text_of
-from tests.support.patience import patience
+from tests.support.patience import until
 from tests.support.stories.sim_reading import replayed
 
 SOON = {"transfer_latency_s": 0.001}
@@ -117,9 +117,11 @@ async def test_a_second_fetch_of_the_same_blocks_fails(
 async def test_a_lease_expires(start_sim: StartSim, http: ClientSession) -> None:
     prefill, decode = await pair(start_sim, lease_s=0.05)
     params = await prefilled(http, prefill)
-    async with asyncio.timeout(patience(5)):
-        while (await pd_stats(http, prefill))["pinned_blocks"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_unpinned() -> bool:
+        return not (await pd_stats(http, prefill))["pinned_blocks"]
+
+    await until(is_unpinned)
     assert (await pd_stats(http, prefill))["expired_leases"] == 1
     status, _ = await post(http, decode, kv_transfer_params=params)
     assert status == 500
@@ -190,9 +192,11 @@ async def test_incomplete_parameters_are_waited_for(start_sim: StartSim, http: C
             await post(http, decode, kv_transfer_params=params)
     status, _ = await post(http, decode)
     assert status == 200, "others are served, and who left holds nothing"
-    async with asyncio.timeout(patience(5)):
-        while (await get(http, decode.url + "/sim/stats"))["ranks"][0]["free_blocks"] != 199:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_free() -> bool:
+        return (await get(http, decode.url + "/sim/stats"))["ranks"][0]["free_blocks"] == 199
+
+    await until(is_free)
 
 
 async def test_a_client_that_disconnects_during_a_fetch_leaves_no_state(
@@ -203,9 +207,11 @@ async def test_a_client_that_disconnects_during_a_fetch_leaves_no_state(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await post(http, decode, kv_transfer_params=params)
-    async with asyncio.timeout(patience(5)):
-        while (await pd_stats(http, prefill))["pinned_blocks"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+
+    async def is_unpinned() -> bool:
+        return not (await pd_stats(http, prefill))["pinned_blocks"]
+
+    await until(is_unpinned)
     (rank,) = decode.ranks
     assert rank.scheduler.cache.num_free == 199
     assert (rank.num_clients, rank.scheduler.loading) == (0, [])
@@ -278,12 +284,9 @@ async def test_a_lease_lasts_while_decode_has_the_request_queued(
     leases = prefill.engine.transfers.leases
     first = leases.next_deadline
     running = loop.create_task(post(http, decode, prompt=IDS[:20]))
-    while not decode.ranks[0].scheduler.running:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: decode.ranks[0].scheduler.running)
     waiting = loop.create_task(post(http, decode, kv_transfer_params=params))
-    async with asyncio.timeout(patience(5)):
-        while leases.next_deadline == first:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: leases.next_deadline != first)
     running.cancel()
     waiting.cancel()
     await asyncio.gather(running, waiting, return_exceptions=True)
@@ -294,9 +297,7 @@ async def test_requests_in_transfer_count_as_waiting(start_sim: StartSim, http: 
     params = await prefilled(http, prefill)
     asks = asyncio.get_running_loop().create_task(post(http, decode, kv_transfer_params=params))
     (rank,) = decode.ranks
-    async with asyncio.timeout(patience(5)):
-        while not rank.scheduler.loading:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await until(lambda: rank.scheduler.loading)
     assert (rank.gauges.num_running, rank.gauges.num_waiting, rank.load) == (0, 1, 4)
     assert rank.gauges.kv_usage == pytest.approx(7 / 199)
     asks.cancel()

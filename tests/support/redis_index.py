@@ -1,6 +1,6 @@
 """An index in a real Redis server, for synchronous test suites.
 
-from tests.index.redis_tree.through import radix, redis_server   # fixtures
+from tests.support.redis_index import radix, redis_server   # fixtures
 index = radix.index()                                  # an empty tree
 """
 
@@ -15,7 +15,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.pipeline import open_pipeline
 from gateway.index.redis_tree.tree import MOST_EDGES, Pipelines, RadixTree
-from tests.redis.serving import Server, redis_server
+from tests.support.redis_servers import Server, redis_server
 
 __all__ = ["Radix", "TreeIndex", "radix", "redis_server"]
 

@@ -20,7 +20,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TalkAnswer:
     """An answer: its text, the worker, the tokens that were predicted to be cached, and those that the engine
     reports."""
 
@@ -61,17 +61,17 @@ def is_exact(gateway: GatewayProcess, num_workers: int = 1) -> None:
     wait_until(lambda: gateway.streams() == ["exact"] * num_workers, EXACT_TIMEOUT_S)
 
 
-def ask(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: str) -> Answer:
+def ask(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: str) -> TalkAnswer:
     """Post a greedy request once the index alone knows the cache."""
     settle(gateway)
     return post(gateway, path, {"model": "m", "temperature": 0} | body, **headers)
 
 
-def complete(gateway: GatewayProcess, prompt: str | list[int], **fields: Any) -> Answer:
+def complete(gateway: GatewayProcess, prompt: str | list[int], **fields: Any) -> TalkAnswer:
     return ask(gateway, "/v1/completions", {"prompt": prompt, "max_tokens": 4} | fields)
 
 
-def chat(gateway: GatewayProcess, *texts: str, **fields: Any) -> Answer:
+def chat(gateway: GatewayProcess, *texts: str, **fields: Any) -> TalkAnswer:
     """A chat of these texts: user, assistant, user, …"""
     roles = ("user", "assistant")
     messages = [{"role": roles[i % 2], "content": each} for i, each in enumerate(texts)]
@@ -92,7 +92,7 @@ def settle(gateway: GatewayProcess) -> None:
     wait_until(is_settled, 20)
 
 
-def post(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: str) -> Answer:
+def post(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: str) -> TalkAnswer:
     request = urllib.request.Request(gateway.url + path, json.dumps(body).encode())
     for name, value in {"content-type": "application/json", **headers}.items():
         request.add_header(name, value)
@@ -100,10 +100,10 @@ def post(gateway: GatewayProcess, path: str, body: dict[str, Any], **headers: st
         with _direct.open(request, timeout=patience(120)) as answer:
             predicted = int(answer.headers.get("x-kvgate-overlap-tokens") or 0)
             names = [answer.headers.get(f"x-kvgate-{name}") or "" for name in ("worker", "decision")]
-            return Answer(answer.status, json.load(answer), predicted, *names)
+            return TalkAnswer(answer.status, json.load(answer), predicted, *names)
     except urllib.error.HTTPError as exc:
         with exc:
-            return Answer(exc.code, json.load(exc))
+            return TalkAnswer(exc.code, json.load(exc))
 
 
 def text(seed: object, num_words: int = 80) -> str:

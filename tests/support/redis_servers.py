@@ -1,4 +1,4 @@
-"""A real server per test module: `from tests.redis.serving import redis_server, server`.
+"""A real server per test module: `from tests.support.redis_servers import redis_server, server`.
 
 redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback; it cannot be
               killed, since tests of a module run in any order
