@@ -93,6 +93,8 @@ class PolicyRegistry:
             if name in self.names(kind):
                 make = self.bare if kind == "policy" else partial(self._part, kind, where="policy test")
                 found[kind] = partial(make, name)
+        if not found and name in self._installed.faults:
+            raise ConfigError(self._installed.faults[name])
         if not found:
             known = [each for kind in SHIPPED for each in self.names(kind)]
             words = meant(name, known) or "; see `kvgate policy list`"

@@ -155,8 +155,9 @@ def test_packages_provide_policies_under_their_kind(monkeypatch: pytest.MonkeyPa
     assert isinstance(library.policy("theirs"), PolicyGuard)
     assert [kind for kind in SHIPPED if "theirs" in library.names(kind)] == ["policy"]
     assert list(library.faults_of_packages) == ["policy 'lost' cannot be loaded"]
-    with pytest.raises(ConfigError, match="policy 'lost' cannot be loaded"):
-        library.policy("lost")
+    for asked in (library.policy, library.making):
+        with pytest.raises(ConfigError, match="policy 'lost' cannot be loaded"):
+            asked("lost")
     with pytest.raises(ConfigError, match="there is no filter 'theirs'"):
         composed(mine=Composition(filters=["theirs"], policy="random")).policy("mine")
     kept = "class Kept:\n    name = 'theirs'\n    def keep(self, query, candidates): return candidates\n"
