@@ -3,7 +3,7 @@
 Folders from the top down; imports go down only (`pyproject.toml` has the tiers):
 
     cli, library     the `kvgate` command; `connect`, for programs
-    commands/        serve, check, engine, demo, explain, index, policy, key, lora, status
+    commands/        serve, check, config, completion, engine, demo, explain, index, policy, key, lora, status
     demo/            a simulated fleet and its twin behind round robin
     processes/       several processes behind one port      replay/         all that in virtual time
     app/             the composition root

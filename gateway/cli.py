@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from gateway.config.reading import ConfigErrors, ConfigReader
 from gateway.config.reference import reference_page
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
+from gateway.runtime.runnables import StartFailed
 from gateway.runtime.terminal import print_lines
 
 FIRST_STEPS = f"""\
@@ -46,8 +48,9 @@ FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the process's exit code: 0, 1 for an output without room, or 2 for a configuration that cannot
-    be used; as of a process that a signal ended if the reader of the output went away, or at an interrupt."""
+    """Returns the process's exit code: 0, 1 for an output without room or a failed start, or 2 for a
+    configuration that cannot be used; as of a process that a signal ended if the reader of the output went
+    away, or at an interrupt."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -91,6 +94,11 @@ def _main(arguments: list[str]) -> int:
         for mistake in exc.mistakes if isinstance(exc, ConfigErrors) else [str(exc)]:
             print_lines(f"kvgate: {mistake}", to=sys.stderr)
         return 2
+    except StartFailed as exc:
+        if not isinstance(exc.__cause__, OSError):  # a mistake of the program: show where
+            traceback.print_exception(exc.__cause__)
+        print_lines(f"kvgate: {exc}", to=sys.stderr)
+        return 1
     return code
 
 

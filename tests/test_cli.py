@@ -22,6 +22,8 @@ from gateway.config import Config
 from gateway.config.flags import Parser
 from gateway.config.options import options
 from gateway.replay.command import add_arguments as add_replay_flags
+from gateway.runtime.runnables import Runnable, start_all
+from gateway.runtime.tasks import Tasks
 from loadtest.fleet import GATEWAY
 from tests.support.gateway_process import clean_environment
 from tests.support.patience import patience
@@ -259,6 +261,23 @@ def test_output_without_room_is_named(arguments: list[str]) -> None:
         )
     assert done.stderr == "kvgate: the output cannot be written: No space left on device\n"
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"), [(OSError(28, "full"), "No space left on device"), (KeyError("x"), "'x'")]
+)
+def test_a_part_that_does_not_start_is_named(
+    cause: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class JournalPart(Runnable):
+        async def start(self, tasks: Tasks) -> None:
+            raise cause
+
+    monkeypatch.setattr(cli, "_serve", lambda args: asyncio.run(start_all([JournalPart()])))
+    assert cli.main(["serve"]) == 1
+    reported = capsys.readouterr().err
+    assert reported.endswith(f"kvgate: the journal part did not start: {reason}\n")
+    assert ("Traceback" in reported) == isinstance(cause, KeyError)
 
 
 MISTAKES = {

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests import ROOT
 
 FILE = re.compile(r"`((?:gateway|engines|tests|loadtest)/[\w./]+\.py)`")
 TABLE = re.compile(r"`(_?[A-Z][A-Z_]{2,})`")
+CLASS = re.compile(r"`([a-z_]+)\.([a-z_.]+\.)?([A-Z]\w+)(?:\.\w+)?`")
+"""A class by its folder below `gateway` or `gateway/observability`, and file: `routing.router.Router`."""
 ROW = re.compile(r"^\| (?P<change>[^|]+) \| (?P<where>[^|]+) \|$", re.MULTILINE)
 
 
@@ -48,6 +51,20 @@ def test_the_table_has_a_row_for_each_extension_point() -> None:
         "a component",
     ]
     assert {f"add {point}" for point in points} <= changes
+
+
+def test_a_class_in_the_text_is_in_its_file() -> None:
+    tops = (ROOT / "gateway", ROOT / "gateway" / "observability")
+    found = CLASS.findall((ROOT / "CONTRIBUTING.md").read_text())
+    named = {(top / room, file, name) for room, file, name in found for top in tops if (top / room).is_dir()}
+    unknown = [
+        f"{folder.name}.{file}{name}"
+        for folder, file, name in named
+        if not hasattr(
+            import_module(".".join((*folder.relative_to(ROOT).parts, *file.split("."))).strip(".")), name
+        )
+    ]
+    assert len(named) > 20 and unknown == []
 
 
 @pytest.mark.parametrize(

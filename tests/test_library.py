@@ -76,7 +76,7 @@ async def test_connect_succeeds_before_a_worker_is_up() -> None:
     ("workers", "options", "words"),
     [
         (["10.0.0.1:8000"], {}, "worker: '10.0.0.1:8000' is not an http"),
-        ([], {"policy": "best"}, "policy: there is no policy 'best'; there are expected_ttft, "),
+        ([], {"policy": "best"}, "policy: there is no policy 'best'; known: expected_ttft, "),
         ([], {"prot": 1}, "there is no option prot; did you mean port?"),
     ],
 )

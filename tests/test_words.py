@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CLEAN = ("kvgate", "gateway", "engines", "loadtest", "tests")
+CLEAN = ("kvgate", "gateway", "engines", "examples", "loadtest", "tests")
 """Folders that follow both rules."""
 AVOIDED = re.compile(
     r"(?<![a-z])(t(?:old|ells?)|who(?:se|ever|m)|n(?:obody)|a(?:new)|i(?:n vain)|a(?:nswers nothing)"
@@ -32,7 +32,7 @@ OTHERS = {
     ".tpl",
     ".txt",
 }
-OTHERS |= {".service", ".socket"}
+OTHERS |= {".conf", ".service", ".socket"}
 """Suffixes of files in other languages than Python, of which comments and texts follow the first rule."""
 FIRST_WORDS = {"Of", "It", "Its", "One", "Those", "As", "By", "Some", "But", "What", "Who", "Whether"}
 HISTORY = ROOT / "docs/development/history.md"
@@ -81,7 +81,7 @@ def test_sentences_and_names_avoid_the_dialect(folder: str) -> None:
 
 def _others() -> list[Path]:
     """Files in other languages, without those that others wrote."""
-    tops = ("deploy", "gateway", "loadtest", "proto", "tests")
+    tops = ("deploy", "engines", "examples", "gateway", "loadtest", "proto", "tests", ".github")
     found = [path for top in tops for path in (ROOT / top).rglob("*") if path.suffix in OTHERS]
     found += [*(ROOT / "deploy").rglob("*.json"), ROOT / "deploy/Containerfile", ROOT / "Makefile"]
     found += [ROOT / ".ci/run", ROOT / "mkdocs.yml", ROOT / "pyproject.toml"]
@@ -140,7 +140,7 @@ def test_texts_for_users_are_read_once() -> None:
 
 
 def test_pages_avoid_the_dialect() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
     found = [
         f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
         for page in (*pages, *sorted((ROOT / "docs").rglob("*.md")))

@@ -120,7 +120,7 @@ def _refused(args: argparse.Namespace, status: int, answer: Any) -> int:
 
 
 def is_well(answer: Mapping[str, Any]) -> bool:
-    """True if all endpoints have joined, all workers are active or are warming up, and key files are used as
+    """True if all endpoints have joined, all workers are active or in slow start, and key files are used as
     they are."""
     if any(file["error"] for file in answer["key_files"]):
         return False

@@ -122,7 +122,7 @@ class Fleet:
         self._served: Mapping[str, ServedModel] | None = None
         self.late = LateWorkers(panic_percent)
         self._aside: set[WorkerId] = set()
-        """Workers that are draining, ejected, busy or warming up; usually none, and no decision looks."""
+        """Workers that are draining, ejected, busy or in slow start; usually none, and no decision looks."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -479,7 +479,7 @@ def _chosen_at(path: str, known: Sequence[EligibleWorker]) -> list[EligibleWorke
 
 def _taking(up: list[EligibleWorker]) -> list[EligibleWorker]:
     """The workers that may get a request: not draining; neither ejected nor busy, unless all are; in slow
-    start only when due, while another one is past its warm-up."""
+    start only when due, while another one is past its slow start."""
     left = [e for e in up if not e.member.is_draining]
     left = [e for e in left if e.member.ejected is None] or left
     left = [e for e in left if not e.member.is_busy] or left

@@ -36,6 +36,7 @@ from gateway.processes.messages import (
 )
 from gateway.runtime import process_limits
 from gateway.runtime.gc_policy import GcPolicy
+from gateway.runtime.runnables import StartFailed
 from gateway.runtime.tasks import Tasks
 from gateway.server.connection import ClientConnection
 from gateway.server.fd_channel import LOST, Channel
@@ -103,6 +104,11 @@ class Child:
         except ConfigError as exc:
             self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
+        except StartFailed as exc:
+            self._channel.send(encode(ConfigRejected(str(exc))))
+            if isinstance(exc.__cause__, OSError):
+                return 1
+            raise  # a mistake of the program: show where
         finally:
             await gateway.stop(self._stop_s or 0.0)
             garbage.release()

@@ -73,7 +73,7 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class ConfigRejected(msgspec.Struct, tag=True):
-    """Rejection of a configuration that cannot be used."""
+    """Rejection of a configuration that cannot be used, or with which a component did not start."""
 
     reason: str
 

@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +26,8 @@ from tests.support.blackbox.several_processes import (
     pids,
 )
 from tests.support.blackbox.strict_client import Client, Cut
-from tests.support.patience import until
+from tests.support.gateway_process import clean_environment
+from tests.support.patience import patience, until
 
 
 @contextlib.asynccontextmanager
@@ -271,3 +275,29 @@ async def test_a_wrong_configuration_is_reported_once_and_ends_with_2(arguments:
     printed = await refusal(*TWO, *arguments)
     lines = [line for line in printed.splitlines() if line.startswith("kvgate: ")]
     assert len(lines) == 1, printed
+
+
+BROKEN_PART = """
+import sys
+if "process" in sys.orig_argv:
+    from gateway.app.parts.telemetry import TelemetryPart
+    async def start(self, tasks): raise OSError(28, "full")
+    TelemetryPart.start = start
+"""
+"""A `sitecustomize.py` for processes in which a component does not start."""
+
+
+@pytest.mark.interpreted
+async def test_a_component_that_does_not_start_in_a_process_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_PART)
+    arguments = (*TWO, "--port", "0", "--admin-port", "0")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "kvgate", "serve", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=patience(60),
+        env={**clean_environment(), "PYTHONPATH": str(tmp_path)},
+    )
+    assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("\nkvgate: the telemetry part did not start: No space left on device\n")

@@ -2,7 +2,7 @@
 
 fleet             the fleet, and counts of requests     worker_access     settings of workers, calls to them
 roster            workers awaited, probed, dropped      worker_sources    as they are given: URLs, names
-lifecycle         warm-up, draining, ejections          proofs            of salts and names, before joining
+lifecycle         slow start, drains, ejections          proofs            of salts and names, before joining
 adapters          LoRA adapters, loaded on request      upstream          connections to workers
 index             blocks of workers, shared or not      feeds             events into the index
 event_streams     proof and recovery of streams         shared_bookings   of several hosts

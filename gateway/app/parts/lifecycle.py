@@ -1,4 +1,4 @@
-"""States of workers that have joined: warm-up, active, draining, ejected."""
+"""States of workers that have joined: slow start, active, draining, ejected."""
 
 from gateway.app.component import Component
 from gateway.app.parts.open_requests import OpenRequests
