@@ -1,8 +1,8 @@
 """Engine adapters, one per engine: wire formats, metric names and paths. They import `gateway.core` only.
 
-To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden payloads,
-a test. To add a KV connector: `engines/connectors/<name>.py` with a `KvConnector`
-(gateway/core/kv_connector.py), a line here, a test.
+To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, its data
+(tests/support/engine_data.py), a test. To add a KV connector: `engines/connectors/<name>.py` with a
+`KvConnector` (gateway/core/kv_connector.py), a line here, a test. CONTRIBUTING.md names the pages of both.
 """
 
 from engines.connectors.mooncake import Mooncake

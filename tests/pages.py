@@ -11,8 +11,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gateway.admin.endpoint_table import ADMIN_ROUTES, AdminRoute
+from gateway.admin.endpoint_table import AdminRoute
 from gateway.admin.fields import MergeRule, View
+from gateway.app.gateway_parts import Parts
 from gateway.core.route_table import METRICS, OWN, PROBES, TABLE, ErrorFormat, Route, RouteKind, Salt
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -49,13 +50,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n" + "".join(f"| {' | '.join(cells)} |\n".replace("  ", " ") for cells in lines) + "\n"
 
 
-def admin_page() -> str:
+def admin_page(routes: Sequence[AdminRoute] | None = None) -> str:
+    routes = Parts.admin_routes() if routes is None else routes
     rows = [
         (each.method, f"`{_shown(each.path)}`", each.about, _scope(each), each.processes.value)
-        for each in ADMIN_ROUTES
+        for each in routes
     ]
     parts = [table(("method", "path", "", "scope", "several processes"), rows)]
-    for each in ADMIN_ROUTES:
+    for each in routes:
         if each.answer and each.method == "GET":
             heads = ("field", "type", "meaning", "several processes")
             parts.append(f"### Fields of `{each.path}`\n{table(heads, _fields(each.answer))}")

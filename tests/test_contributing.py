@@ -94,4 +94,5 @@ def test_the_folder_of_policies_has_nothing_but_choices_their_interfaces_and_tab
 @pytest.mark.parametrize("make", POLICIES.values(), ids=POLICIES)
 def test_a_policy_is_put_to_the_contract(make: type) -> None:
     test = ROOT / "tests/policies" / f"test_{make.__module__.rpartition('.')[2]}.py"
-    assert re.search(rf"\bclass Test{make.__name__}\(PolicyContract\)", test.read_text())
+    head = f"class Test{make.__name__}(PolicyContract)"
+    assert test.is_file() and head in test.read_text(), f"{test.relative_to(ROOT)} needs `{head}`"

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.admin.endpoint_table import ADMIN_ROUTES
 from gateway.admin.fields import View
 from gateway.agent.config import AgentConfig
+from gateway.app.gateway_parts import Parts
 from gateway.config import Config
 from gateway.config.options import options
 from gateway.core.event_stream import StreamState
@@ -69,7 +69,7 @@ def _states() -> list[str]:
 
 
 NAMES: Mapping[str, Callable[[], list[str]]] = {
-    "paths of the admin API": lambda: [each.path for each in ADMIN_ROUTES],
+    "paths of the admin API": lambda: [each.path for each in Parts.admin_routes()],
     "declared fields of the admin API": lambda: _fields(*_views()),
     "other fields of the admin API": lambda: [
         *_found(_KEY, "gateway/admin/**/*.py", "gateway/tenancy/admission/*.py")

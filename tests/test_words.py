@@ -92,10 +92,10 @@ def test_other_languages_avoid_the_dialect() -> None:
     files = _others()
     assert {path.suffix for path in files} >= OTHERS, "each language is read"
     found = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        f"{path.relative_to(ROOT)}:{number}: '{word[0]}' in: {line.strip()}"
         for path in files
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if AVOIDED.search(line)
+        if (word := AVOIDED.search(line))
     ]
     assert not found, "\n".join(found)
 
@@ -142,11 +142,11 @@ def test_texts_for_users_are_read_once() -> None:
 def test_pages_avoid_the_dialect() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
     found = [
-        f"{page.relative_to(ROOT)}:{number}: {line.strip()}"
+        f"{page.relative_to(ROOT)}:{number}: '{word[0]}' in: {line.strip()}"
         for page in (*pages, *sorted((ROOT / "docs").rglob("*.md")))
         if page != HISTORY
         for number, line in enumerate(page.read_text().splitlines(), 1)
-        if AVOIDED.search(line)
+        if (word := AVOIDED.search(line))
     ]
     assert not found, "\n".join(found)
 

@@ -5,10 +5,13 @@ from aiohttp import web
 
 from gateway.admin.console.event_streams import PATHS
 from gateway.admin.console.handlers import console_handlers
-from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope, bound
+from gateway.admin.endpoint_table import ProcessScope, bound
 from gateway.app import Gateway
+from gateway.app.gateway_parts import Parts
 from gateway.config import config_of
 from gateway.processes.admin import Aggregate
+
+ROUTES = Parts.admin_routes()
 
 
 async def _answer(request: web.Request) -> web.Response:
@@ -16,8 +19,8 @@ async def _answer(request: web.Request) -> web.Response:
 
 
 def test_paths_and_names_of_rows_are_unique() -> None:
-    assert len({each.name for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
-    assert len({(each.method, each.path) for each in ADMIN_ROUTES}) == len(ADMIN_ROUTES)
+    assert len({each.name for each in ROUTES}) == len(ROUTES)
+    assert len({(each.method, each.path) for each in ROUTES}) == len(ROUTES)
 
 
 def test_a_handler_without_a_row_is_rejected() -> None:
@@ -32,7 +35,7 @@ async def test_each_row_has_a_handler() -> None:
     finally:
         await gateway.stop(0)
     handled |= console_handlers(dict.fromkeys(PATHS, _answer)).keys()
-    assert handled == {each.name for each in ADMIN_ROUTES}
+    assert handled == {each.name for each in ROUTES}
 
 
 def test_rows_are_bound_to_handlers_by_name() -> None:
@@ -42,7 +45,5 @@ def test_rows_are_bound_to_handlers_by_name() -> None:
 
 def test_a_supervisor_handles_the_endpoints_that_one_process_answers_for_all() -> None:
     handled = Aggregate.__new__(Aggregate)._handlers().keys()
-    wanted = {
-        each.name for each in ADMIN_ROUTES if each.processes in (ProcessScope.ONE, ProcessScope.SUPERVISOR)
-    }
+    wanted = {each.name for each in ROUTES if each.processes in (ProcessScope.ONE, ProcessScope.SUPERVISOR)}
     assert wanted <= handled

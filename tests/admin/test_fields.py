@@ -7,14 +7,16 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from gateway.admin.endpoint_table import ADMIN_ROUTES, ProcessScope
+from gateway.admin.endpoint_table import ProcessScope
 from gateway.admin.fields import ReloadView, View
+from gateway.app.gateway_parts import Parts
 from gateway.processes.json_merge import NoRule, merger_of
 from tests.support.blackbox.bench import running
 from tests.support.blackbox.http1_bytes import completion, post
 from tests.support.blackbox.scripted_worker import answer_ok
 
-ANSWERS = {each.path: each.answer for each in ADMIN_ROUTES if each.answer and each.method == "GET"}
+ROUTES = Parts.admin_routes()
+ANSWERS = {each.path: each.answer for each in ROUTES if each.answer and each.method == "GET"}
 
 
 @pytest.mark.parametrize("path", ANSWERS)
@@ -60,6 +62,4 @@ async def test_responses_have_the_declared_fields(tmp_path: Path) -> None:
 
 
 def test_endpoints_merged_across_processes_have_declared_fields() -> None:
-    assert [
-        each.path for each in ADMIN_ROUTES if each.processes is ProcessScope.MERGED and not each.answer
-    ] == []
+    assert [each.path for each in ROUTES if each.processes is ProcessScope.MERGED and not each.answer] == []

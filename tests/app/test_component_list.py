@@ -22,6 +22,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.observability.metric_spec import gauge
 from gateway.runtime.tasks import Tasks
+from tests.pages import admin_page
 
 # a component of another project: one file (the class) and one line (the method of `WithToy`)
 
@@ -95,6 +96,7 @@ async def test_a_component_is_added_by_a_class_and_one_method() -> None:
 def test_metrics_and_routes_are_known_before_a_component_is_made() -> None:
     assert [*WithToy.metric_sections()] == [*Parts.metric_sections(), ("Toys", (TOY_ATTEMPTS,))]
     assert [*WithToy.admin_routes()] == [*Parts.admin_routes(), *ToyPart.admin_routes]
+    assert "| GET | `/admin/toy` | the toy | read | merged |" in admin_page(WithToy.admin_routes())
 
 
 # reloads ---------------------------------------------------------------------------------------

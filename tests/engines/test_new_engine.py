@@ -21,13 +21,16 @@ from pathlib import Path
 
 from engines import ENGINES
 from engines.openai import OpenAi
-from gateway.core.engine import EngineMarks
+from gateway.core.engine import EngineMarks, EngineMetrics
 from tests.support import engine_data
 
 
 class Toy(OpenAi):
     name = "toy"
-    marks = EngineMarks(owned_by="toyland", metrics="tgi_")
+    marks = EngineMarks(owned_by="toyland", metrics="toy_")
+
+    def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
+        return super().parse_metrics(text.replace("toy_", "tgi_"))
 
 
 ENGINES |= {"toy": Toy(), "openai": ENGINES.pop("openai")}
@@ -39,7 +42,7 @@ TESTS = [
     "tests/requests/test_field_judgement.py",
 ]
 SELECTED = "(toy or one_file or all_kinds) and not help_and_on_its_page"  # that test reads the documents
-METRICS = ["tgi_batch_current_size 3", "tgi_queue_size 1"]
+METRICS = ["toy_batch_current_size 3", "toy_queue_size 1"]
 
 
 @pytest.mark.parametrize("has_data", [True, False], ids=["with its data", "without"])
