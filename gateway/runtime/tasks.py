@@ -25,10 +25,12 @@ class Tasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended. One that was cancelled before ends in its own way:
+        it may be giving something back."""
         tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[Any]) -> None:

@@ -146,7 +146,7 @@ async def test_a_stream_that_dies_after_its_finish_keeps_it(bench: Bench) -> Non
     assert await client.event() == last
     assert b'"error"' in await client.event()
     assert await client.piece() == b""
-    await until(lambda: any("cut" in line for line in bench.gateway.log), "the cut is logged")
+    await until(lambda: any("aborted" in line for line in bench.gateway.log), "the abort is logged")
 
 
 async def test_several_processes_merge_their_verification() -> None:

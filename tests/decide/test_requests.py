@@ -58,7 +58,7 @@ def test_more_token_ids_than_a_body_may_have_are_refused() -> None:
 
 def test_garbage_is_no_message() -> None:
     assert decoded(pb.DecideRequest, b"") == pb.DecideRequest()
-    with pytest.raises(GatewayError, match="no DecideRequest"):
+    with pytest.raises(GatewayError, match="not a DecideRequest"):
         decoded(pb.DecideRequest, b"\xff\xff")
 
 

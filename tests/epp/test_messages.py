@@ -49,7 +49,7 @@ def test_pieces_are_short_and_only_the_last_ends(size: int, is_end: bool) -> Non
 
 
 def test_garbage_is_no_message() -> None:
-    with pytest.raises(ProtocolError, match="no ProcessingRequest"):
+    with pytest.raises(ProtocolError, match="not a ProcessingRequest"):
         messages.decode(b"\xff\xff")
 
 
@@ -66,7 +66,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_what_becomes_many_objects_is_limited(name: str) -> None:
-    with pytest.raises(ProtocolError, match="beside a body"):
+    with pytest.raises(ProtocolError, match="in addition to a body"):
         messages.decode(LARGE[name].SerializeToString())
 
 

@@ -145,7 +145,7 @@ async def test_others_are_answered_beside_a_worker_with_tiny_units(kind: str, un
             await call.send(unit)
             num_taken += len(unit)
 
-    async with siege() as under, beside(under, read_all):
+    async with siege() as under, beside(under, script):
         flood = Flood(under.connect(), post(completion(model="bad")), b"")
         with flood.running():
             await until(lambda: num_taken > 0, "it has begun")

@@ -126,7 +126,7 @@ def test_json_syntax_within_texts_is_ignored() -> None:
 
 def test_many_fields_beside_the_prompt_are_rejected() -> None:
     given = b'{"model":"m","prompt":"hi",' + b",".join(b'"%d":"%b"' % (n, b"a" * 60_000) for n in range(40))
-    with pytest.raises(InvalidRequest, match="beside its prompt are over 2097152 bytes"):
+    with pytest.raises(InvalidRequest, match="other than its prompt are over 2097152 bytes"):
         parse_large(COMPLETIONS, given + b"}")
 
 

@@ -109,3 +109,21 @@ async def test_each_hangup_signal_is_reported() -> None:
                 assert await heard.get()
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+
+
+async def test_a_task_that_was_cancelled_before_ends_in_its_own_way() -> None:
+    tasks, given_back = Tasks(), asyncio.Event()
+
+    async def lease() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            given_back.set()
+
+    task = tasks.start("lease", lease())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    await tasks.stop()
+    assert given_back.is_set()
