@@ -140,7 +140,7 @@ async def _is_picking(setup: Setup) -> bool:
     return answer.status == 200 and b'"kvgate"' in answer.body
 
 
-PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z ]+)"\} (\d+)')
+PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z_]+)"\} (\d+)')
 
 
 def picked_events(metrics: str) -> dict[str, int]:
