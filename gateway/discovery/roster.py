@@ -111,8 +111,7 @@ class Roster:
     ) -> None:
         """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker and
         why, `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
-        `on_restarted` those that stay with another process, `on_left` a dropped or rejoining worker.
-        `complete` adds facts from elsewhere."""
+        `on_restarted` those with another process, `on_left` what left. `complete` adds other facts."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed

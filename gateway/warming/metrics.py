@@ -13,7 +13,7 @@ from gateway.warming.hot_prefixes import HotPrefixes
 REQUESTS = counter(
     "kvgate_warming_requests_total",
     "Prefixes sent to joining workers, by outcome: done, cancelled (a client's request needed the worker) or "
-    "failed. They are no clients' requests and count nowhere else.",
+    "failed. No other metric counts them.",
     "outcome",
 )
 TOKENS = counter(

@@ -58,9 +58,9 @@ class WarmingLimits:
 
 @dataclass(frozen=True, slots=True)
 class WarmingSources:
-    """What the warmer reads and books: `send` returns why a request failed, None if it was answered.
-    `lowest_priority` is that of an engine, by its name. `freed` and `warmed` are called with a worker, and
-    `warmed` with the share of its prefixes that it has."""
+    """Parts of the gateway that the warmer reads and books in. `send` returns why a request failed, None if
+    it was answered, "" at the end of its time. `lowest_priority` is an engine's, by its name. `freed` and
+    `warmed` are called with a worker, and `warmed` with the share of its prefixes that it has."""
 
     fleet: Fleet
     index: Index
@@ -114,7 +114,7 @@ class Warmer:
             task.add_done_callback(partial(self._ended, worker.id))
 
     def forget(self) -> None:
-        """Forget prefixes whose time has passed."""
+        """Forget old prefixes."""
         self.prefixes.forget(self.clock())
 
     def end(self) -> None:

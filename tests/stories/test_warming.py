@@ -14,7 +14,7 @@ from tests.support.stories.joining_fleet import JoiningFleet, joining_fleet
 pytestmark = pytest.mark.process
 
 PREFIXES = [list(range(500 * n, 500 * n + 320)) for n in (1, 2, 3)]
-"""Of 20 blocks each."""
+"""Each has 20 blocks."""
 
 
 class WarmingStory:

@@ -205,7 +205,7 @@ async def test_without_a_share_nothing_begins() -> None:
     assert w.warmer.counts.skipped == {}
 
 
-async def test_another_process_of_a_worker_is_warmed_anew_and_an_end_forgets_all() -> None:
+async def test_another_process_of_a_worker_is_warmed_again_and_an_end_forgets_all() -> None:
     w = WarmingWorld()
     w.heat(ONE)
     w.warmer.joined([w.new])

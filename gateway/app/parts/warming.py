@@ -22,7 +22,7 @@ from gateway.warming.sender import PrefixSender
 from gateway.warming.warmer import Warmer, WarmingLimits, WarmingSources
 
 FORGET_EVERY_S = 5.0
-"""Time between two looks for prefixes whose time has passed, without requests."""
+"""Interval at which old prefixes are forgotten, also without requests."""
 
 
 class WarmingPart(Component):
