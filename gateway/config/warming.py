@@ -40,6 +40,17 @@ class WarmingSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 30.0
+    hold_s: Annotated[
+        float,
+        option(
+            "Time after a worker joins in which it gets no requests while it is sent prefixes, and others "
+            "can answer.",
+            "seconds",
+            ge=0,
+            live=AT_ONCE,
+            is_rare=True,
+        ),
+    ] = 5.0
     keep_bytes: Annotated[
         int,
         option(

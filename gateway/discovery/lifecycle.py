@@ -140,11 +140,16 @@ class Lifecycle:
             self._begin_slow_start(worker.id)
         self._notify_cold(workers)
 
+    def hold(self, worker: WorkerId, seconds: float) -> None:
+        """Send a worker in slow start no requests for so long, while others can have them."""
+        if slow_start := self._slow_starts.get(worker):
+            slow_start.hold(self._clock() + seconds)
+
     def warmed(self, worker: WorkerId, part: float) -> None:
-        """Let a worker in slow start have as much of its share as the part of the hot prefixes that it
+        """End that, and let the worker have as much of its share as the part of the hot prefixes that it
         holds."""
         if slow_start := self._slow_starts.get(worker):
-            slow_start.warmed = part
+            slow_start.warmed, slow_start.held_until_s = part, slow_start.began_s
             self._look_at_slow_start(worker, self._clock())
 
     def _notify_cold(self, workers: Sequence[Worker]) -> None:

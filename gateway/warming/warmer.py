@@ -54,13 +54,15 @@ class WarmingLimits:
     share: float = 0.0
     max_prefixes: int = 16
     max_s: float = 30.0
+    hold_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WarmingSources:
     """Parts of the gateway that the warmer reads and books in. `send` returns why a request failed, None if
-    it was answered, "" at the end of its time. `lowest_priority` is an engine's, by its name. `freed` and
-    `warmed` are called with a worker, and `warmed` with the share of its prefixes that it has."""
+    it was answered, "" at the end of its time. `lowest_priority` is an engine's, by its name. `freed` is
+    called with a worker that has less to do, `hold` with one that should get no requests for so many seconds,
+    and `warmed` with the share of its prefixes that it has in the end."""
 
     fleet: Fleet
     index: Index
@@ -69,6 +71,7 @@ class WarmingSources:
     send: Callable[[Worker, bytes, float], Coroutine[Any, Any, str | None]]
     lowest_priority: Callable[[str], int | None]
     freed: Callable[[WorkerId], None]
+    hold: Callable[[WorkerId, float], None]
     warmed: Callable[[WorkerId, float], None]
 
 
@@ -152,21 +155,28 @@ class _Warming:
 
     async def run(self) -> None:
         """Send prefixes until there is none to send, or none may be sent."""
-        await self._wait(lambda: self._member.stream in (None, StreamState.EXACT), EVENTS_WAIT_S)
-        failure: str | None = ""
-        while (found := self._next()) and await self._wait(self._is_idle, self._left_s()):
-            if failure := await self._send(*found):
-                break
-            self._sources.warmed(self._worker.id, self._num_tokens / self._num_all)
-            if failure is not None:  # several gateways that gave way to each other try again apart
-                await self._sleep(self._warmer.rng.uniform(0.0, RETRY_S))
-        if not self._num_all:
+        if self._next() is None:
             self._warmer.counts.skipped["no_prefixes"] += 1
             return
+        self._sources.hold(self._worker.id, self._limits.hold_s)
+        try:
+            failure = await self._send_all()
+        finally:
+            self._sources.warmed(self._worker.id, self._num_tokens / self._num_all)
         figures = self._num_sent, self._num_tokens, self._num_all, self._clock() - self._began_s
         text = "worker %s warmed: %d prefixes, %d tokens of %d in %.1f s%s"
         end = f"; no more are sent, since it {failure}" if failure else ""
         log.log(logging.WARNING if failure else logging.INFO, text, self._worker.id, *figures, end)
+
+    async def _send_all(self) -> str:
+        """Send one prefix after the other; returns why no more are sent, "" at the end of them."""
+        await self._wait(lambda: self._member.stream in (None, StreamState.EXACT), EVENTS_WAIT_S)
+        while (found := self._next()) and await self._wait(self._is_idle, self._left_s()):
+            if failure := await self._send(*found):
+                return failure
+            if failure is not None:  # several gateways that gave way to each other try again apart
+                await self._sleep(self._warmer.rng.uniform(0.0, RETRY_S))
+        return ""
 
     def _next(self) -> tuple[Branch, int] | None:
         """Return the prefix to send now, and its tokens that the worker lacks."""

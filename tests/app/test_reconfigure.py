@@ -177,6 +177,7 @@ SEEN: dict[str, tuple[Any, Callable[[Parts], object], object]] = {
     ),
     "warming_max_prefixes": (3, lambda p: p.warming.warmer.limits.max_prefixes, 3),
     "warming_max_s": (1.5, lambda p: p.warming.warmer.limits.max_s, 1.5),
+    "warming_hold_s": (1.5, lambda p: p.warming.warmer.limits.hold_s, 1.5),
     "warming_keep_bytes": (1 << 20, lambda p: p.warming.warmer.prefixes.max_bytes, 1 << 20),
     "warming_keep_s": (1.5, lambda p: p.warming.warmer.prefixes.keep_s, 1.5),
     "drain_timeout_s": (1.5, lambda p: p.reloads.config.server.drain_timeout_s, 1.5),

@@ -35,6 +35,7 @@ class WarmingWorld:
         self.bodies: list[dict[str, Any]] = []
         self.failure: str | None = None
         self.during: Callable[[], None] = lambda: None
+        self.holds: list[float] = []
         self.parts: list[float] = []
         self.freed: list[WorkerId] = []
         router = self.world.router
@@ -46,6 +47,7 @@ class WarmingWorld:
             self._send,
             lambda engine: None,
             self.freed.append,
+            lambda worker, seconds: self.holds.append(seconds),
             lambda worker, part: self.parts.append(part),
         )
         prefixes = HotPrefixes(1 << 20, 600.0)
@@ -93,7 +95,7 @@ async def test_prefixes_go_one_by_one_the_hottest_first() -> None:
     assert await w.warm() == [TWO, ONE]
     assert in_flight == [1, 1]
     assert (w.num_in_flight(), w.freed) == (0, [w.new.id, w.new.id])
-    assert w.parts == pytest.approx([320 / 480, 1.0])
+    assert (w.holds, w.parts) == ([5.0], [1.0])
     assert (w.warmer.counts.requests, w.warmer.counts.tokens) == ({"done": 2}, 480)
 
 
@@ -122,6 +124,7 @@ async def test_what_it_holds_is_not_sent_again() -> None:
     w.world.store("new", ONE)
     assert await w.warm() == []
     assert w.warmer.counts.skipped == {"no_prefixes": 1}
+    assert (w.holds, w.parts) == ([], [])
 
 
 async def test_nothing_is_sent_while_it_has_requests_nor_after_the_time() -> None:
@@ -152,6 +155,7 @@ async def test_a_failure_ends_it_and_a_cancellation_is_tried_again_a_few_times()
     w.failure = "answered 400"
     assert await w.warm() == [TWO]
     assert w.warmer.counts.requests == {"failed": 1}
+    assert w.parts == [0.0], "it is held back no longer"
     again = WarmingWorld()
     again.heat(ONE)
     again.failure = ""

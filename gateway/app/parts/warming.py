@@ -50,6 +50,7 @@ class WarmingPart(Component):
             PrefixSender(workers.session, workers.headers).send,
             lambda engine: workers.engines.named(engine).lowest_priority,
             self._freed,
+            lifecycle.hold,
             lifecycle.warmed,
         )
         options = config.warming
@@ -73,7 +74,7 @@ class WarmingPart(Component):
         options, prefixes = config.warming, self.warmer.prefixes
         prefixes.max_bytes, prefixes.keep_s = options.keep_bytes, options.keep_s
         share = options.share if self._is_first else 0.0
-        self.warmer.limits = WarmingLimits(share, options.max_prefixes, options.max_s)
+        self.warmer.limits = WarmingLimits(share, options.max_prefixes, options.max_s, options.hold_s)
         observers, decided = self._router.observers.decided, self.warmer.decided
         if share and decided not in observers:
             observers.append(decided)
