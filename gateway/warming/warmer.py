@@ -41,6 +41,7 @@ LOOK_S: Final = 0.01
 """Time between two looks at the load of a worker: a client's request waits no longer for a cancellation."""
 EVENTS_WAIT_S: Final = 2.0
 """Longest wait for the event stream of a worker: blocks of before would not be known to lie there."""
+UP_WAIT_S: Final = 2.0
 RETRY_S: Final = 0.5
 """Longest pause after a request that was cancelled."""
 MAX_TRIES: Final = 3
@@ -155,6 +156,7 @@ class _Warming:
 
     async def run(self) -> None:
         """Send prefixes until there is none to send, or none may be sent."""
+        await self._wait(self._is_there, UP_WAIT_S, self._is_same)  # one that restarted is not up yet
         if self._next() is None:
             self._warmer.counts.skipped["no_prefixes"] += 1
             return
@@ -232,10 +234,12 @@ class _Warming:
         finally:
             task.cancel()
 
-    async def _wait(self, is_true: Callable[[], bool], seconds: float) -> bool:
+    async def _wait(
+        self, is_true: Callable[[], bool], seconds: float, may_wait: Callable[[], bool] | None = None
+    ) -> bool:
         """Wait until something is true of the worker; False if it is not in time, or the worker has gone."""
         until_s = self._clock() + seconds
-        while self._is_there():
+        while (may_wait or self._is_there)():
             if is_true():
                 return True
             if self._clock() >= until_s:
@@ -249,8 +253,10 @@ class _Warming:
     def _is_there(self) -> bool:
         """True while the same process may be sent requests."""
         member = self._member
-        is_same = self._sources.fleet.get(self._worker.id) is member
-        return is_same and member.is_open and member.ejected is None and not member.is_busy
+        return self._is_same() and member.is_open and member.ejected is None and not member.is_busy
+
+    def _is_same(self) -> bool:
+        return self._sources.fleet.get(self._worker.id) is self._member
 
     def _is_idle(self) -> bool:
         return not self._sources.ledger.load(self._worker.id).num_in_flight

@@ -1,5 +1,6 @@
 """Workers that join or restart while requests share prefixes: with warming their caches are not cold."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -35,7 +36,10 @@ class WarmingStory:
         return sims
 
     async def restart(self, sim: Sim) -> Sim:
-        """Start another process at the ports of one that ended."""
+        """Start another process at the ports of one that ended, which is known by its start time: no engine
+        starts again within half a second."""
+        joined_s = time.monotonic()
+        await until(lambda: time.monotonic() - joined_s > 1.0, "some time between the two starts")
         await sim.stop()
         ports = {"events_port": sim.events_endpoint, "replay_port": sim.replay_endpoint, "port": sim.url}
         numbers = {name: int(place.rpartition(":")[2]) for name, place in ports.items()}

@@ -35,6 +35,7 @@ class WarmingWorld:
         self.bodies: list[dict[str, Any]] = []
         self.failure: str | None = None
         self.during: Callable[[], None] = lambda: None
+        self.on_sleep: Callable[[], None] = lambda: None
         self.holds: list[float] = []
         self.parts: list[float] = []
         self.freed: list[WorkerId] = []
@@ -61,6 +62,7 @@ class WarmingWorld:
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
+        self.on_sleep()
         await asyncio.sleep(0)
 
     def heat(self, prefix: list[int], num: int = 100, **fields: Any) -> None:
@@ -170,6 +172,22 @@ async def test_a_worker_that_leaves_is_sent_no_more() -> None:
     w.heat(TWO, 200)
     w.during = lambda: w.world.fleet.drop(w.new.id)
     assert await w.warm() == [TWO]
+
+
+async def test_a_worker_that_restarted_is_sent_prefixes_once_it_is_up() -> None:
+    w = WarmingWorld()
+    w.heat(ONE)
+    w.world.fleet.set_up(w.new.id, False)
+    w.on_sleep = lambda: w.world.fleet.set_up(w.new.id, w.now > 1.0)
+    assert await w.warm() == [ONE]
+
+
+async def test_a_worker_that_stays_down_is_sent_nothing() -> None:
+    w = WarmingWorld()
+    w.heat(ONE)
+    w.world.fleet.set_up(w.new.id, False)
+    assert await w.warm() == []
+    assert w.now == pytest.approx(2.0, abs=0.1)
 
 
 async def test_a_salted_prefix_is_sent_only_where_salts_keep_caches_apart() -> None:
