@@ -137,7 +137,7 @@ def _clients() -> aiohttp.ClientSession:
 
 @asynccontextmanager
 async def _activity(port: int) -> AsyncIterator[AsyncIterator[bool]]:
-    """What an autoscaler hears of the model's activity."""
+    """The model's activity as an autoscaler hears it."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stream = channel.unary_stream(
             ACTIVE, pb.ScaledObjectRef.SerializeToString, pb.IsActiveResponse.FromString
