@@ -53,7 +53,7 @@ class ModelRewrites:
     others: WeightedModels | None = None
 
     def target(self, model: str, key: bytes) -> str:
-        """The model for a request; `key` tells requests for one name from each other."""
+        """The model for a request; of weighted ones, the one for its `key`."""
         found = self.by_name.get(model, self.others)
         return model if found is None else found.choose(key)
 
