@@ -60,7 +60,7 @@ class KubernetesSection(Section, frozen=True):
     pool_objects: Annotated[
         list[str],
         option(
-            "InferencePool, as NAMESPACE/NAME, with InferenceObjectives and InferenceModelRewrites to follow: "
+            "InferencePool, as NAMESPACE/NAME, with InferenceObjectives and InferenceModelRewrites to obey: "
             "priorities of requests that name an objective in a trusted header, and models in place of those "
             "that requests name.",
             "namespace/name",
