@@ -54,7 +54,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JoinRun:
     """The requests of a run, the time of the join, the worker that joined, and the tokens it was sent."""
 
     sent: Sequence[Sent]
@@ -137,7 +137,7 @@ def tokens_of(usage: Mapping[str, object]) -> tuple[int, int]:
 
 def main() -> None:
     rounds = int(os.environ.get("ROUNDS", extent("1", "2", "4")))
-    runs: dict[str, list[Run]] = {"cold": [], "warmed": []}
+    runs: dict[str, list[JoinRun]] = {"cold": [], "warmed": []}
     with workers() as urls:
         model = served_model(urls[0])
         for number in range(rounds):
@@ -147,7 +147,7 @@ def main() -> None:
     publish("bench_warming", figures(runs))
 
 
-def run(urls: Sequence[str], model: str, share: float, seed: int) -> Run:
+def run(urls: Sequence[str], model: str, share: float, seed: int) -> JoinRun:
     for url in urls:
         empty_cache(url)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
@@ -160,7 +160,7 @@ def run(urls: Sequence[str], model: str, share: float, seed: int) -> Run:
             return asyncio.run(play(fleet, urls[1], model, seed))
 
 
-async def play(fleet: RunningFleet, url: str, model: str, seed: int) -> Run:
+async def play(fleet: RunningFleet, url: str, model: str, seed: int) -> JoinRun:
     """Send requests, have the second worker join, and send on."""
     rate = float(os.environ.get("RATE", extent("40", "5")))
     num_tokens = int(os.environ.get("PREFIX", extent("320", "1600")))
@@ -179,10 +179,10 @@ async def play(fleet: RunningFleet, url: str, model: str, seed: int) -> Run:
         await clients.play(requests, rate, after_s, joined)
         await clients.ended()
     page = await asyncio.to_thread(get, f"{fleet.admin_url}/metrics")
-    return Run(clients.sent, joined_s, joined, metric_sum(page, "kvgate_warming_tokens_total"))
+    return JoinRun(clients.sent, joined_s, joined, metric_sum(page, "kvgate_warming_tokens_total"))
 
 
-def measured(run: Run) -> dict[str, tuple[str, float]]:
+def measured(run: JoinRun) -> dict[str, tuple[str, float]]:
     """Return the figures of a run with their units."""
     first, others = run.first, run.others
     cached = sum(one.cached for one in first) / (sum(one.prompt for one in first) or 1)
@@ -198,12 +198,12 @@ def measured(run: Run) -> dict[str, tuple[str, float]]:
     }
 
 
-def line(kind: str, run: Run) -> str:
+def line(kind: str, run: JoinRun) -> str:
     found = ", ".join(f"{name} {value:,.4g} {unit}" for name, (unit, value) in measured(run).items())
     return f"{kind}: {found}"
 
 
-def figures(runs: Mapping[str, Sequence[Run]]) -> list[Figure]:
+def figures(runs: Mapping[str, Sequence[JoinRun]]) -> list[Figure]:
     """Medians of the rounds of each kind."""
     found = []
     for kind, some in runs.items():

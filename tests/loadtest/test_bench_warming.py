@@ -7,7 +7,7 @@ import pytest
 from loadtest.bench_warming import (
     FIRST,
     NUM_PREFIXES,
-    Run,
+    JoinRun,
     Sent,
     figures,
     line,
@@ -32,7 +32,7 @@ def test_prompts_share_prefixes_and_have_tails_of_their_own() -> None:
 def test_compared_are_the_first_requests_of_the_joined_worker_and_the_others_until_then() -> None:
     new = [sent(10.0 + number, "new", 0.2, 50) for number in range(FIRST + 5)]
     old = [sent(at_s, "old") for at_s in (5.0, 11.0, 12.0, 10.0 + FIRST + 1)]
-    run = Run([*reversed(new), *old], 9.0, "new", 320.0)
+    run = JoinRun([*reversed(new), *old], 9.0, "new", 320.0)
     assert run.first == new[:FIRST]
     assert run.others == old[1:3]
     found = measured(run)
@@ -44,7 +44,7 @@ def test_compared_are_the_first_requests_of_the_joined_worker_and_the_others_unt
 
 
 def test_a_worker_without_a_request_has_no_figures() -> None:
-    found = measured(Run([sent(1.0, "old")], 0.0, "new", 0.0))
+    found = measured(JoinRun([sent(1.0, "old")], 0.0, "new", 0.0))
     assert (found["joined_requests"][1], found["joined_ttft_p90"][1]) == (0.0, 0.0)
 
 
