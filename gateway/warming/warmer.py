@@ -44,6 +44,8 @@ EVENTS_WAIT_S: Final = 2.0
 UP_WAIT_S: Final = 2.0
 RETRY_S: Final = 0.5
 """Longest pause after a request that was cancelled."""
+BUSY_WEIGHT: Final = 0.1
+"""Weight of the last request in the share of a worker's busy time."""
 MAX_TRIES: Final = 3
 """Requests for one prefix to one worker; all but the last were cancelled."""
 
@@ -92,6 +94,7 @@ class Warmer:
         self.counts = WarmingCounts()
         self.clock, self.sleep, self.rng = clock, sleep, rng or random.Random()
         self._tasks = Tasks()
+        self._busy: dict[WorkerId, float] = {}
         self._running: dict[WorkerId, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
@@ -100,13 +103,22 @@ class Warmer:
     def decided(self, decided: Decided) -> None:
         """Note the prompt of a client's request."""
         decision, request = decided.decision, decided.request
-        worker = decision.worker
+        worker, busy = decision.worker, self._busy.get(decision.worker.id, 0.0)
+        is_busy = self.sources.ledger.load(worker.id).num_in_flight > 1  # beside this request
+        self._busy[worker.id] = busy + (is_busy - busy) * BUSY_WEIGHT
         served = worker.find(decision.model) or self.sources.fleet.served().get(decision.model)
         if decision.attempt > 1 or request.kind is RouteKind.PASS or served is None or not worker.block_size:
             return
         space = PrefixSpace(served.root, served.adapter, request.cache_salt, worker.block_size)
         for tokens, blocks in zip(decided.prompt.tokens, decided.blocks, strict=False):
             self.prefixes.note(space, blocks, tokens, self.clock())
+
+    def busy(self, worker: WorkerId) -> float | None:
+        """Return the share of a worker's requests that found it busy; None where it takes no requests."""
+        member = self.sources.fleet.get(worker)
+        if member is None or not member.is_open or member.ejected is not None:
+            return None
+        return self._busy.get(worker, 0.0)
 
     def joined(self, workers: Iterable[Worker]) -> None:
         """Begin to warm workers with an empty cache; what was begun for an earlier process ends."""
@@ -118,7 +130,9 @@ class Warmer:
             task.add_done_callback(partial(self._ended, worker.id))
 
     def forget(self) -> None:
-        """Forget old prefixes."""
+        """Forget old prefixes, and workers that have left."""
+        fleet = self.sources.fleet
+        self._busy = {worker: busy for worker, busy in self._busy.items() if fleet.get(worker) is not None}
         self.prefixes.forget(self.clock())
 
     def end(self) -> None:
@@ -126,6 +140,7 @@ class Warmer:
         for task in self._running.values():
             task.cancel()
         self.prefixes.clear()
+        self._busy.clear()
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -188,7 +203,7 @@ class _Warming:
             return None
         hot = self._warmer.prefixes.hot(self._is_wanted, now)
         hot = [branch for branch in hot if self._tries[branch] < MAX_TRIES and self._fits(branch)]
-        prospects = prospects_of(name, hot, sources.index, sources.assumed, self._is_idle_holder, now)
+        prospects = prospects_of(name, hot, sources.index, sources.assumed, self._warmer.busy, now)
         chosen = choose(prospects, self._num_tokens_left(), num_left)
         if not chosen:
             return None
@@ -266,12 +281,6 @@ class _Warming:
         ledger, name = self._sources.ledger, self._worker.id
         num = ledger.here(name).num_in_flight + ledger.remote(name).num_in_flight
         return num <= 1 and self._is_there()
-
-    def _is_idle_holder(self, worker: WorkerId) -> bool | None:
-        member = self._sources.fleet.get(worker)
-        if member is None or not member.is_open or member.ejected is not None:
-            return None
-        return not self._sources.ledger.load(worker).num_in_flight
 
     def _num_tokens_left(self) -> int:
         """Return the tokens until the share of its cache is full, by prefixes or by anything else."""

@@ -190,6 +190,21 @@ async def test_a_worker_that_stays_down_is_sent_nothing() -> None:
     assert w.now == pytest.approx(2.0, abs=0.1)
 
 
+async def test_share_of_busy_time_is_that_of_the_requests_which_found_the_worker_busy() -> None:
+    w = WarmingWorld()
+    w.heat(ONE, 20)
+    assert w.warmer.busy(OLD.id) == 0.0
+    booking = w.world.router.ledger.book(OLD.id, 10, 10)
+    w.heat(ONE, 10)
+    assert w.warmer.busy(OLD.id) == pytest.approx(1 - 0.9**10)
+    w.world.router.ledger.release(booking)
+    w.world.fleet.drain(OLD.id, True)
+    assert w.warmer.busy(OLD.id) is None
+    w.world.fleet.drop(OLD.id)
+    w.warmer.forget()
+    assert w.warmer._busy == {}
+
+
 async def test_a_salted_prefix_is_sent_only_where_salts_keep_caches_apart() -> None:
     w = WarmingWorld()
     w.heat(ONE, cache_salt="a")
