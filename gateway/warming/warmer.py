@@ -25,6 +25,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.ledger import Ledger
 from gateway.core.route_table import RouteKind
+from gateway.core.speed import TYPICAL
 from gateway.core.worker import Role, ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -44,6 +45,8 @@ EVENTS_WAIT_S: Final = 2.0
 UP_WAIT_S: Final = 2.0
 RETRY_S: Final = 0.5
 """Longest pause after a request that was cancelled."""
+STEP_S: Final = 0.1
+"""Work of one request to a worker that may get clients' requests: engines do not break off a step."""
 BUSY_WEIGHT: Final = 0.1
 """Weight of the last request in the share of a worker's busy time."""
 MAX_TRIES: Final = 3
@@ -64,8 +67,8 @@ class WarmingLimits:
 class WarmingSources:
     """Parts of the gateway that the warmer reads and books in. `send` returns why a request failed, None if
     it was answered, "" at the end of its time. `lowest_priority` is an engine's, by its name. `freed` is
-    called with a worker that has less to do, `hold` with one that should get no requests for so many seconds,
-    and `warmed` with the share of its prefixes that it has in the end."""
+    called with a worker that has less to do, `hold` with one that should get no requests for so many seconds
+    (False where it gets some), and `warmed` with the share of its prefixes that it has in the end."""
 
     fleet: Fleet
     index: Index
@@ -74,7 +77,7 @@ class WarmingSources:
     send: Callable[[Worker, bytes, float], Coroutine[Any, Any, str | None]]
     lowest_priority: Callable[[str], int | None]
     freed: Callable[[WorkerId], None]
-    hold: Callable[[WorkerId, float], None]
+    hold: Callable[[WorkerId, float], bool]
     warmed: Callable[[WorkerId, float], None]
 
 
@@ -166,7 +169,10 @@ class _Warming:
         self._limits, self._clock, self._sleep = warmer.limits, warmer.clock, warmer.sleep
         self._worker = member.worker
         self._began_s = self._clock()
+        self._held_until_s = self._began_s
+        self._token_s = TYPICAL.token_s
         self._tries = Counter[Branch]()
+        self._reached = Counter[Branch]()  # blocks of prefixes that were sent in part
         self._num_sent = self._num_tokens = self._num_all = 0
 
     async def run(self) -> None:
@@ -175,7 +181,8 @@ class _Warming:
         if self._next() is None:
             self._warmer.counts.skipped["no_prefixes"] += 1
             return
-        self._sources.hold(self._worker.id, self._limits.hold_s)
+        if self._sources.hold(self._worker.id, self._limits.hold_s):
+            self._held_until_s = self._clock() + self._limits.hold_s
         try:
             failure = await self._send_all()
         finally:
@@ -211,12 +218,14 @@ class _Warming:
         return hot[chosen[0].end], chosen[0].num_new
 
     async def _send(self, branch: Branch, num_new: int) -> str | None:
-        """Send a prefix; returns why it failed, None where it did not, "" where it was cancelled."""
+        """Send a prefix, or as much of it as the worker may compute at once; returns why it failed, None
+        where it did not, "" where it was cancelled."""
         sources, worker, counts = self._sources, self._worker, self._warmer.counts
+        num, num_new = self._piece(branch, num_new)
         served = self._served(branch.space)
         assert served is not None, "only prefixes that it serves are chosen"
-        hashes, began_s = branch.prefix_hashes(), self._clock()
-        body = body_of(branch, served.called or served.name, sources.lowest_priority(worker.engine))
+        hashes, began_s = branch.prefix_hashes()[:num], self._clock()
+        body = body_of(branch, num, served.called or served.name, sources.lowest_priority(worker.engine))
         booking = sources.ledger.book(worker.id, num_new, len(hashes) * branch.space.block_size, began_s)
         sources.assumed.pin(worker.id, hashes)
         self._tries[branch] += 1
@@ -231,11 +240,24 @@ class _Warming:
             counts.seconds += now - began_s
             counts.requests["done" if failure is None else "failed" if failure else "cancelled"] += 1
         if failure is None:
-            self._tries[branch] = MAX_TRIES
-            self._num_sent += 1
+            self._token_s = (now - began_s) / max(num_new, 1)
+            self._reached[branch], self._tries[branch] = num, 0
+            if num == branch.num_blocks:
+                self._tries[branch] = MAX_TRIES
+                self._num_sent += 1
             self._num_tokens += num_new
             counts.tokens += num_new
         return failure
+
+    def _piece(self, branch: Branch, num_new: int) -> tuple[int, int]:
+        """Return the blocks of a prefix to send now, and their new tokens: all while the worker is held back,
+        else what it computes in `STEP_S`."""
+        size, num = branch.space.block_size, branch.num_blocks
+        if self._clock() < self._held_until_s:
+            return num, num_new
+        begin = max(num - num_new // size, self._reached[branch])
+        end = min(num, begin + max(int(STEP_S / self._token_s) // size, 1))
+        return end, (end - begin) * size
 
     async def _unless_needed(self, sending: Coroutine[Any, Any, str | None]) -> str | None:
         """Await a request; "" where it was cancelled because a client's needs the worker, or it has gone."""
@@ -311,8 +333,7 @@ class _Warming:
         """True where the model is long enough for the prefix and a token."""
         served = self._served(branch.space)
         longest = served.max_model_len if served is not None else None
-        num = sum(len(each.hashes) for each in branch.path()) * branch.space.block_size
-        return longest is None or num < longest
+        return longest is None or branch.num_blocks * branch.space.block_size < longest
 
 
 def refusal_of(worker: Worker, fleet: Fleet) -> str:
