@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway import cli
-from gateway.config import by_key
+from gateway.config import by_key, load
 from gateway.http.address import worker_url
 from gateway.runtime.build import VERSION
 from tests import ROOT
@@ -225,6 +225,21 @@ def test_the_guide_s_values_exist_and_its_roles_only_list_and_watch() -> None:
         assert {p for p in paths_of(values) if not p.startswith(free)} <= known
     roles = [each for each in guide_manifests() if each["kind"] == "Role"]
     assert roles and all(rule["verbs"] == ["list", "watch"] for role in roles for rule in role["rules"])
+
+
+VALUE = re.compile(r"`([a-z]\w*(?:\.\w+)*)(?:: \w+)?`")
+TABLE_KEY = re.compile(r"`\[(\w+)\] (\w+)`")
+
+
+def test_the_comparison_with_other_charts_names_values_and_options_that_exist() -> None:
+    page = (ROOT / "docs/guides/kubernetes-charts.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    here = [cells[1] for cells in rows if len(cells) == 2]
+    names = {name for cell in here for name in VALUE.findall(cell)}
+    assert len(names) > 40 and names <= known_values(), names - known_values()
+    options = set(TABLE_KEY.findall(page))
+    config = load({}, environ={})
+    assert len(options) > 10 and all(hasattr(getattr(config, table), key) for table, key in options)
 
 
 def guide_containers() -> dict[str, Any]:
