@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import load
 from gateway.core.worker import Role
 from gateway.proto.kvgate.v1 import external_scaler_pb2 as pb
 from gateway.scaling.keda import services_of
@@ -91,14 +90,3 @@ def test_the_scaler_of_the_chart_is_at_the_address_of_its_scaled_objects() -> No
     assert container["readinessProbe"]["httpGet"]["path"] == "/health", "a fleet of zero must get requests"
     addresses = {each["spec"]["triggers"][0]["metadata"]["scalerAddress"] for _, each in SCALED[2:4]}
     assert addresses == ports
-
-
-@pytest.mark.parametrize("name", ["keda", "keda-prometheus"])
-def test_models_of_the_chart_s_targets_may_have_no_workers(name: str) -> None:
-    (deployment,) = objects(CHART / f"{name}.yaml", "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"]}
-    models = load({}, environ={"KVGATE_SCALING_MODELS": environment["KVGATE_SCALING_MODELS"]}).scaling.models
-    values = yaml.safe_load((CHART.parent / f"values/{name}.yaml").read_text())
-    assert set(models) == {each["model"] for each in values["keda"]["targets"]}
-    assert len(models) == len(set(models))

@@ -105,6 +105,7 @@ REFUSED = [
     (("workers.selector.app=vllm", "keda.enabled=true", "replicaCount=2"), "set keda.prometheusServer"),
     (("workers.selector.app=vllm", "keda.enabled=true", "processes=2"), "set keda.prometheusServer"),
     (("workers.selector.app=vllm", "keda.targets[0].name=vllm"), "model"),
+    (("workers.selector.app=vllm", "workers.inferenceObjectives=true"), "needs workers.inferencePool"),
     (("workers.service=a", "epp.enabled=true", "epp.inferencePool.create=true"), "needs workers.selector"),
     (("workers.selector.app=a", "keda.enabled=true", "kind=DaemonSet"), "set keda.prometheusServer"),
     (("workers.selector.app=a", "kind=DaemonSet", "autoscaling.enabled=true"), "a gateway on each node"),

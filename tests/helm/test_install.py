@@ -1,17 +1,22 @@
 """The chart's life in a cluster: real Helm 3 installs, upgrades, rolls back and uninstalls it."""
 
+import re
+import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway import cli
 from tests.helm.tools import VALUES, helm
 from tests.helm.writable_api import WritableApi
-from tests.support.chart import CHART, GOLDEN, manifests
+from tests.support.chart import CHART, GOLDEN, manifests, pod_of
 
 pytestmark = pytest.mark.helm
 
+CHECK = re.compile(r"exec \w+/[\w-]+ -- kvgate (check .*)")
 DEPLOYMENT = "apis/apps/v1/namespaces/llm/deployments/kvgate"
 
 
@@ -45,6 +50,10 @@ def test_each_kind_of_values_is_installed_and_uninstalled(values: Path, tmp_path
         cluster = Cluster(api, tmp_path)
         notes = cluster.put("install", "--values", str(values))
         assert "port-forward" in notes and "STATUS: deployed" in notes
+        check = cli._parser().parse_args(shlex.split(CHECK.findall(notes)[0]))
+        container = pod_of(GOLDEN / values.name)["containers"][0]
+        assert check.worker == [url for flag, url in pairwise(container["args"]) if flag == "--worker"]
+        assert (check.config is not None) is ("--config" in container["args"])
         golden = [each["kind"] for each in manifests(GOLDEN / values.name)]
         assert api.kinds() == sorted(kind for kind in golden if kind != "Pod")  # that is of `helm test`
         cluster.helm("uninstall", "kvgate")

@@ -180,3 +180,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $is_new := semverCompare (printf ">=%s-0" (index . 2)) $capabilities.KubeVersion.Version -}}
 {{- if and $is_new ($capabilities.APIVersions.Has (index . 1)) -}}{{ index . 1 }}{{- else -}}{{ index . 3 }}{{- end -}}
 {{- end -}}
+
+{{- /* Models that a Prometheus trigger may scale to zero; KEDA itself names those of the external scaler. */ -}}
+{{- define "kvgate.modelsAtZero" -}}
+{{- $models := list -}}
+{{- if and .Values.keda.enabled .Values.keda.prometheusServer -}}
+{{- range .Values.keda.targets -}}{{- $models = append $models (printf "%s=%s" .model (.role | default "both")) -}}{{- end -}}
+{{- end -}}
+{{- $models | uniq | join "," -}}
+{{- end -}}
