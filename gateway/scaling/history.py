@@ -12,6 +12,7 @@ class Counts(NamedTuple):
 
     requests         sent to workers
     prompt_tokens    to be computed: arrived, and not cached
+    handed_tokens    that prefill workers of the same model computed for them
     output_tokens    of the answers, by their length lately
     in_time, late    first tokens within the TTFT objective, and after it
     unserved         requests that no worker got: none was up, or the queue rejected them
@@ -27,6 +28,7 @@ class Counts(NamedTuple):
     unserved: float = 0.0
     num_running: float = 0.0
     kv_usage: float = 0.0
+    handed_tokens: float = 0.0
 
     @property
     def num_running_of_cache(self) -> float:

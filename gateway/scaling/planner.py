@@ -7,7 +7,7 @@ reported at once (`unserved`), so that an autoscaler hears within milliseconds t
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.core.fleet import Fleet, Member
@@ -128,12 +128,30 @@ class Planner:
 
     def unserved(self, name: str) -> None:
         """Count a request that got no worker, for every group of its model."""
-        model = self._names.find(name, self._sources.fleet.aliases)
-        for key, group in list(self._groups.items()) if model else ():
-            if key.model == model:
-                group.counts = group.counts._replace(unserved=group.counts.unserved + 1)
-                group.active_until_s = self._clock() + ACTIVE_S
-                _call(group)
+        for group in self._of(name):
+            group.counts = group.counts._replace(unserved=group.counts.unserved + 1)
+        self.waiting(name)
+
+    def waiting(self, name: str) -> None:
+        """Make every group of a model active: a request needs a worker, and none is up."""
+        for group in self._of(name):
+            group.active_until_s = self._clock() + ACTIVE_S
+            _call(group)
+
+    def expects(self, name: str) -> bool:
+        """True if workers for this model may come: some served it before, an autoscaler asked for it, or the
+        configuration names it."""
+        return self._names.find(name, self._sources.fleet.aliases) is not None
+
+    def until_worker_s(self, name: str) -> float | None:
+        """Seconds until a model's next workers are expected, by its last cold starts; None before the
+        first."""
+        left = [group.cold_start.left_s(self._clock()) for group in self._of(name)]
+        return max([each for each in left if each is not None], default=None)
+
+    def configure(self, models: Collection[str]) -> None:
+        """Take the names of models that may have no workers."""
+        self._names.configured = frozenset(models)
 
     # the round ---------------------------------------------------------------------------------
 
@@ -145,7 +163,10 @@ class Planner:
         for key, group in list(self._groups.items()):
             more = of_models[key.model]
             if key.role is Role.PREFILL:  # its requests are those that the decode workers answer
-                group.counts = more._replace(prompt_tokens=group.counts.prompt_tokens, output_tokens=0.0)
+                its = group.counts if group.members else more  # without any, these compute the prompts too
+                group.counts = more._replace(prompt_tokens=its.prompt_tokens, output_tokens=0.0)
+            elif key.role is Role.DECODE:
+                group.counts = group.counts._replace(handed_tokens=more.handed_tokens)
             self._advise(key, group, queued.get(key.model, (0, 0)), more, now)
             _call(group)
         self._advise_splits()
@@ -195,7 +216,7 @@ class Planner:
         for key, group in self._groups.items():
             counts = group.counts
             if key.role is Role.PREFILL:
-                counts = Counts()
+                counts = Counts(handed_tokens=counts.prompt_tokens)
             before = found.get(key.model, Counts())
             unserved = max(group.counts.unserved, before.unserved)  # each group of a model has counted it
             found[key.model] = before.plus(counts)._replace(unserved=unserved)
@@ -230,22 +251,23 @@ class Planner:
         found: dict[str, SplitAdvice] = {}
         for key, decode in self._groups.items():
             prefill = self._groups.get(GroupKey(key.model, Role.PREFILL))
-            if key.role is Role.DECODE and prefill and prefill.mix and decode.mix:
+            if key.role is Role.DECODE and prefill and decode.history.window(KEPT_S).counts.requests:
                 last = self._splits.get(key.model)
                 state = self._split_state(key.model, prefill, decode)
                 found[key.model] = advise_split(state, self._objectives, last.workers if last else None)
         self._splits = found
 
     def _split_state(self, model: str, prefill: _Group, decode: _Group) -> SplitState:
-        assert prefill.mix and decode.mix and prefill.advice and decode.advice
-        prompt_tokens = prefill.mix.prompt_tokens + decode.mix.prompt_tokens
+        assert prefill.advice and decode.advice
+        counts = decode.history.window(KEPT_S).counts
+        prompt_tokens = (counts.prompt_tokens + counts.handed_tokens) / max(counts.requests, 1.0)
         return SplitState(
             model=model,
             num_up=WorkerSplit(prefill.advice.num_up, decode.advice.num_up),
             prefill=prefill.speed,
             decode=decode.speed,
             mix=Mix(prompt_tokens, decode.speed.answer_tokens + 1.0),
-            num_requests=decode.history.window(KEPT_S).counts.requests,
+            num_requests=counts.requests,
             handoff_s=self._sources.transfer.seconds(round(prompt_tokens)) + decode.speed.start_s,
             is_bound=any(member.worker.is_bound for member in decode.members),
         )
@@ -266,6 +288,16 @@ class Planner:
             if model := self._names.find(name, self._sources.fleet.aliases):
                 before = found.get(model, (0, 0))
                 found[model] = before[0] + num, before[1] + tokens
+        return found
+
+    def _of(self, name: str) -> list[_Group]:
+        """The groups of a name's model; one for both roles where the configuration alone names it."""
+        model = self._names.find(name, self._sources.fleet.aliases)
+        if model is None:
+            return []
+        found = [group for key, group in self._groups.items() if key.model == model]
+        if not found and (group := self._group(GroupKey(model, Role.BOTH))) is not None:
+            found.append(group)
         return found
 
     def _asked(self, name: str, role: Role) -> _Group | None:
