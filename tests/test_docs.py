@@ -132,6 +132,8 @@ OTHERS_FLAGS = frozenset(
         "from",  # uvx
         "spec",  # pipx
         "build",  # Docker
+        "build-arg",
+        "build-context",
         "now",  # systemctl
     ]
 )
