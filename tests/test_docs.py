@@ -134,6 +134,7 @@ OTHERS_FLAGS = frozenset(
         "build",  # Docker
         "build-arg",
         "build-context",
+        "owner",  # gh
         "now",  # systemctl
     ]
 )
