@@ -102,6 +102,7 @@ def test_request_that_waits_for_a_first_worker_makes_all_roles_active_at_once(wo
     world.planner.waiting("llama")
     world.planner.waiting("another")
     assert heard == [Role.PREFILL, Role.DECODE]
+    assert world.planner.is_active("llama", Role.BOTH), "asked for later, while a request waits"
     world.queued = {"llama": (3, 900)}
     for _ in range(20):  # longer than a group stays active without a request
         world.round()
