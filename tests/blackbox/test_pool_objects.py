@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.ports import free_port
 from tests.support.blackbox.envoy_streams import EnvoyStreams
-from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.http1_bytes import completion, post, request
 from tests.support.blackbox.kube_cluster import BY_LABEL, Cluster, cluster
 from tests.support.kube_api import (
     OBJECTIVES,
@@ -54,6 +54,9 @@ async def test_a_rewrite_chooses_the_model_and_ends_with_its_object() -> None:
         )
         await agreed(kube, rewrites={"chat": {"m": 90}}, others={"m": 1}, last_error=None)
         assert (await kube.bench.ask(asked)).status == 200
+        listed = (await kube.bench.ask(request("GET", "/v1/models"))).json["data"]
+        assert [(each["id"], each["root"]) for each in listed] == [("chat", "m"), ("m", "m")]
+        assert (await kube.bench.ask(request("GET", "/v1/models/chat"))).status == 200
         assert (await kube.bench.ask(post(completion(model="any other")))).status == 200
         assert [json.loads(call.body)["model"] for call in one.calls] == ["m", "m"]
         kube.api.remove(REWRITES, "r")
