@@ -109,7 +109,7 @@ async def test_kinds_that_are_not_there_change_nothing() -> None:
         await kube.worker("one")
         assert await kube.status() == 200
         await until(lambda: len(kube.api.refused) >= 4, "asked for both kinds in both groups")
-        refusals = "; ".join(f"{kind}s of llm/vllm: 404 refused with 404" for kind in NAMES)
+        refusals = "; ".join(f"{kind}s of llm/vllm: 404 Not Found" for kind in NAMES)
         await agreed(kube, last_error=refusals)
         lines = [line for line in kube.bench.gateway.log if "Inference" in line]
         assert len(lines) == 2, "one for each kind"
