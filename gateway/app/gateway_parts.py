@@ -205,6 +205,10 @@ class Parts(ComponentList):
         return ClientSurfacePart(self.config)
 
     @Part
+    def scaling(self) -> ScalingPart:
+        return ScalingPart(self.config, self.fleet, self.routing.router, lambda: self.requests.gate)
+
+    @Part
     def requests(self) -> RequestsPart:
         return RequestsPart(
             self.config,
@@ -221,12 +225,9 @@ class Parts(ComponentList):
             self.fleet.metrics,
             self.telemetry.telemetry,
             self.place.quota_usage if self.place else None,
+            self.scaling.planner,
             self.open_requests,
         )
-
-    @Part
-    def scaling(self) -> ScalingPart:
-        return ScalingPart(self.config, self.fleet, self.routing.router, lambda: self.requests.gate)
 
     @Part
     def credentials(self) -> CredentialsPart:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.blackbox.bench import running
-from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.http1_bytes import completion, post, request
 from tests.support.blackbox.kube_cluster import BY_LABEL, cluster
 from tests.support.blackbox.scripted_worker import Call, answer_ok
 from tests.support.gateway_process import GatewayProcess
@@ -31,6 +31,17 @@ async def test_pods_join_and_leave() -> None:
         kube.api.remove(PODS, "two")
         await kube.left(two)
         assert await kube.status() == 503  # an empty list that is true
+
+
+async def test_a_gateway_is_ready_once_its_workers_were_listed() -> None:
+    async with cluster(BY_LABEL, status=403) as kube:
+        one = await kube.started()
+        kube.api.put(PODS, pod("one", port=one.port))
+        await until(lambda: len(kube.api.refused) >= 2, "refused twice")
+        assert (await kube.bench.ask(request("GET", "/ready"))).status == 503
+        kube.api.status = 0
+        await kube.joined(one)
+        assert (await kube.bench.ask(request("GET", "/ready"))).status == 200
 
 
 async def test_a_pod_drains_when_it_is_deleted_and_ends_what_it_has() -> None:

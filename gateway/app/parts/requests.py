@@ -40,6 +40,7 @@ from gateway.tenancy.admission import metrics as admission
 from gateway.tenancy.admission.gate import Gate, follow, gate_of
 from gateway.tenancy.admission.metrics import AdmissionCollector, describe_admission
 from gateway.tenancy.admission.request_identity import trusted_peers
+from gateway.tenancy.admission.zero import Outlook
 
 if TYPE_CHECKING:
     from gateway.bookings.sync import SharedBookings
@@ -85,6 +86,7 @@ class RequestsPart(Component):
     metrics: Metrics
     telemetry: Telemetry
     quota_usage: UsageOf | None
+    outlook: Outlook
     open_requests: OpenRequests
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class RequestsPart(Component):
             suspect=self.roster.suspect,
             faults=states.faults,
             busy=self.lifecycle.rejected,
-            gate=gate_of(config, router, self.quota_usage, time_slice),
+            gate=gate_of(config, router, self.quota_usage, time_slice, self.outlook),
             ask_usage=self._asking(config),
             time_slice=time_slice,
             to_report=self.streams.recovery_observer.asking,
@@ -149,7 +151,7 @@ class RequestsPart(Component):
             follow(self.routing.router, gate.queues)
         else:
             time_slice = self.dispatch.context.time_slice
-            gate = gate_of(config, self.routing.router, self.quota_usage, time_slice)
+            gate = gate_of(config, self.routing.router, self.quota_usage, time_slice, self.outlook)
             self.dispatch.open_gate(gate)
 
     def _asking(self, config: Config) -> AskUsage:

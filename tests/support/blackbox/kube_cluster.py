@@ -54,8 +54,9 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster(source: str, *flags: str) -> AsyncIterator[Cluster]:
-    api = await KubeApi().start()
+async def cluster(source: str, *flags: str, status: int = 0) -> AsyncIterator[Cluster]:
+    """Gateway with a source; `status` is what the API server answers from the start."""
+    api = await KubeApi(status=status).start()
     options = [
         *("--worker", source, "--probe-interval-s", "0.2"),
         f"KVGATE_KUBERNETES_API_SERVER={api.url}",
