@@ -9,6 +9,7 @@ from gateway.admin.app import shows
 from gateway.app.component import Component, ConfigChange, Swap
 from gateway.app.parts.fleet import FleetPart
 from gateway.config import Config
+from gateway.config.scaling import roles_at_zero
 from gateway.core.errors import ConfigError
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
@@ -39,14 +40,14 @@ class ScalingPart(Component):
         self.planner = planner = Planner(
             sources, options.ttft_objective_s, options.down_after_s, is_alone=is_alone
         )
-        planner.configure(options.models)
+        planner.configure(roles_at_zero(options.models))
         fleet.metrics.on_unserved = planner.unserved
 
     async def start(self, tasks: Tasks) -> None:
         tasks.start("advise autoscalers", keep_advised(self.planner))
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:
-        return lambda: self.planner.configure(change.config.scaling.models)
+        return lambda: self.planner.configure(roles_at_zero(change.config.scaling.models))
 
     def collectors(self) -> Sequence[Collector]:
         return [ScalingCollector(self.planner.advices)]
