@@ -30,6 +30,16 @@ class ScalingSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 2.0
+    itl_objective_s: Annotated[
+        float,
+        option(
+            "ITL objective for 90 % of the answers, each by the mean over its tokens; the advised numbers of "
+            "workers, and of prefill and decode workers, are those that meet it.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 0.1
     down_after_s: Annotated[
         float,
         option(
@@ -76,7 +86,8 @@ class ScalingSection(Section, frozen=True):
     zero_max_bytes: Annotated[
         int,
         option(
-            "Bytes of request bodies, of all models, that may wait for a first worker in one process.",
+            "Memory of the requests of all models that wait for a first worker, in one process: bodies, "
+            "and 8 KiB for each request.",
             "bytes",
             ge=1,
             live=REQUESTS,
