@@ -47,6 +47,7 @@ RETRY_S: Final = 0.5
 """Longest pause after a request that was cancelled."""
 STEP_S: Final = 0.1
 """Work of one request to a worker that may get clients' requests: engines do not break off a step."""
+MIN_TOKEN_S: Final = 1e-6
 BUSY_WEIGHT: Final = 0.1
 """Weight of the last request in the share of a worker's busy time."""
 MAX_TRIES: Final = 3
@@ -195,7 +196,9 @@ class _Warming:
     async def _send_all(self) -> str:
         """Send one prefix after the other; returns why no more are sent, "" at the end of them."""
         await self._wait(lambda: self._member.stream in (None, StreamState.EXACT), EVENTS_WAIT_S)
-        while (found := self._next()) and await self._wait(self._is_idle, self._left_s()):
+        while self._next() and await self._wait(self._is_idle, self._left_s()):
+            if not (found := self._next()):  # requests may have filled its cache meanwhile
+                break
             if failure := await self._send(*found):
                 return failure
             if failure is not None:  # several gateways that gave way to each other try again apart
@@ -240,7 +243,7 @@ class _Warming:
             counts.seconds += now - began_s
             counts.requests["done" if failure is None else "failed" if failure else "cancelled"] += 1
         if failure is None:
-            self._token_s = (now - began_s) / max(num_new, 1)
+            self._token_s = max((now - began_s) / max(num_new, 1), MIN_TOKEN_S)
             self._reached[branch], self._tries[branch] = num, 0
             if num == branch.num_blocks:
                 self._tries[branch] = MAX_TRIES
