@@ -149,9 +149,11 @@ class Planner:
         left = [group.cold_start.left_s(self._clock()) for group in self._of(name)]
         return max([each for each in left if each is not None], default=None)
 
-    def configure(self, models: Collection[str]) -> None:
-        """Take the names of models that may have no workers."""
-        self._names.configured = frozenset(models)
+    def configure(self, groups: Collection[tuple[str, Role]]) -> None:
+        """Take the models and roles that may have no workers."""
+        self._names.configured = frozenset(model for model, _ in groups)
+        for model, role in groups:
+            self._named(model, role)
 
     # the round ---------------------------------------------------------------------------------
 
@@ -291,18 +293,17 @@ class Planner:
         return found
 
     def _of(self, name: str) -> list[_Group]:
-        """The groups of a name's model; one for both roles where the configuration alone names it."""
+        """The groups of a name's model."""
         model = self._names.find(name, self._sources.fleet.aliases)
-        if model is None:
-            return []
-        found = [group for key, group in self._groups.items() if key.model == model]
-        if not found and (group := self._group(GroupKey(model, Role.BOTH))) is not None:
-            found.append(group)
-        return found
+        return [group for key, group in self._groups.items() if key.model == model]
 
     def _asked(self, name: str, role: Role) -> _Group | None:
-        """The group of a name, made where there is room."""
+        """The group of a name that an autoscaler asks for."""
         self._names.ask(name)
+        return self._named(name, role)
+
+    def _named(self, name: str, role: Role) -> _Group | None:
+        """The group of a name, made where there is room."""
         model = self._names.find(name, self._sources.fleet.aliases)
         return self._group(GroupKey(model, role)) if model else None
 

@@ -125,12 +125,12 @@ def test_prefill_comes_back_from_zero_by_the_prompts_that_decode_workers_compute
 def test_configured_model_is_expected_and_wanted_without_an_autoscaler_that_asks(world: PlannerWorld) -> None:
     world.planner.unserved("llama")
     assert world.planner.advices() == []
-    world.planner.configure(["llama"])
+    world.planner.configure([("llama", Role.PREFILL), ("llama", Role.DECODE)])
     assert world.planner.expects("gpt"), "an alias of it"
     world.planner.unserved("llama")
     world.round()
-    (found,) = world.planner.advices()
-    assert (found.role, found.num_desired) == (Role.BOTH, 1)
+    found = [(each.role, each.num_desired) for each in world.planner.advices()]
+    assert found == [(Role.DECODE, 1), (Role.PREFILL, 1)]
     world.planner.configure([])
     assert not world.planner.expects("llama")
 

@@ -10,6 +10,7 @@ from gateway.admin.app import shows
 from gateway.app.component import Component, ConfigChange, Swap
 from gateway.app.parts.fleet import FleetPart
 from gateway.config import Config
+from gateway.config.scaling import roles_at_zero
 from gateway.core.errors import ConfigError
 from gateway.costs.transfer_speed import TransferSpeed
 from gateway.routing.router import Router
@@ -47,14 +48,14 @@ class ScalingPart(Component):
             itl_objective_s=options.itl_objective_s,
             is_alone=is_alone,
         )
-        planner.configure(options.models)
+        planner.configure(roles_at_zero(options.models))
         fleet.metrics.on_unserved = planner.unserved
 
     async def start(self, tasks: Tasks) -> None:
         tasks.start("advise autoscalers", keep_advised(self.planner))
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:
-        return lambda: self.planner.configure(change.config.scaling.models)
+        return lambda: self.planner.configure(roles_at_zero(change.config.scaling.models))
 
     def collectors(self) -> Sequence[Collector]:
         return [ScalingCollector(self.planner.advices, self.planner.splits)]
