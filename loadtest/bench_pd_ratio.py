@@ -7,8 +7,8 @@ each run the gateway's own planner looks at the same traffic every 5 s and advis
 
 advice.pd_ratio_of_best           goodput of the split that is advised where half of the workers are prefill
                                   workers, relative to the best one's: the worst of the mixes
-advice.pd_ratio_of_best_any       the same from the worst split to begin with, without a goal: where next to no
-                                  answer ends in time, the mix of the requests is not known yet
+advice.pd_ratio_of_best_any       the same from the worst split to begin with, without a goal: where next to
+                                  no answer ends in time, the mix of the requests is not known yet
 """
 
 from collections.abc import Sequence
