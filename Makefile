@@ -145,6 +145,7 @@ bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the cou
 
 bench-kube: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_kube
+	$(BIN)/python -m loadtest.bench_pd_ratio
 
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd

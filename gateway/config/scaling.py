@@ -5,6 +5,9 @@ from typing import Annotated
 import msgspec
 
 from gateway.config.options import REQUESTS, Section, option
+from gateway.core.worker import Role
+
+ROLES = {role.value: role for role in Role}
 
 
 class ScalingSection(Section, frozen=True):
@@ -27,6 +30,16 @@ class ScalingSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 2.0
+    itl_objective_s: Annotated[
+        float,
+        option(
+            "ITL objective for 90 % of the answers, each by the mean over its tokens; the advised numbers of "
+            "workers, and of prefill and decode workers, are those that meet it.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 0.1
     down_after_s: Annotated[
         float,
         option(
@@ -40,9 +53,9 @@ class ScalingSection(Section, frozen=True):
     models: Annotated[
         list[str],
         option(
-            "Model that may have no workers, by a name that requests use: its requests wait for the first "
-            "worker from the gateway's start on. Models that workers served, or that KEDA asked for, need "
-            "none.",
+            "Model that may have no workers, by a name that requests use, or NAME=ROLE (both, prefill, "
+            "decode) for each role of a split fleet: its requests wait for the first worker from the "
+            "gateway's start on. Models that workers served, or that KEDA asked for, need none.",
             "name",
             live=REQUESTS,
             is_rare=True,
@@ -81,7 +94,21 @@ class ScalingSection(Section, frozen=True):
         ),
     ] = 256 << 20
 
+    def __post_init__(self) -> None:
+        roles_at_zero(self.models)
+
     @property
     def starts_from_zero(self) -> bool:
         """True if something is said to start workers: an external scaler, or named models."""
         return self.port > 0 or bool(self.models)
+
+
+def roles_at_zero(given: list[str]) -> list[tuple[str, Role]]:
+    """Models that may have no workers, with their roles: NAME, or NAME=ROLE. Raises ValueError."""
+    found = []
+    for each in given:
+        name, _, role = each.rpartition("=") if "=" in each else (each, "", Role.BOTH.value)
+        if not name or role not in ROLES:
+            raise ValueError(f"scaling_models: '{each}' is not NAME or NAME=ROLE; roles: {', '.join(ROLES)}")
+        found.append((name, ROLES[role]))
+    return found

@@ -235,11 +235,11 @@ async def test_a_kind_that_is_not_served_costs_a_line_in_the_log() -> None:
     try:
         flags = ("--worker", POOL, f"KVGATE_KUBERNETES_API_SERVER={api.url}")
         async with running(*flags, "--probe-interval-s", "0.2") as bench:
-            await bench.gateway.logged("404 refused with 404; its workers stay unchanged")
+            await bench.gateway.logged("404 Not Found; its workers stay unchanged")
             worker = await bench.worker()
             assert (await bench.ask(post(completion()))).status == 200
             assert await bench.gateway.is_up(worker)
-            assert sum("404 refused with 404" in line for line in bench.gateway.log) == 1
+            assert sum("404 Not Found" in line for line in bench.gateway.log) == 1
     finally:
         await api.stop()
 

@@ -89,6 +89,7 @@ class ModelQueues:
     ) -> None:
         """Queues that release requests to `go`."""
         self.rule = rule
+        self._release_rule = rule if rule.is_on else RELEASE
         self.zero = ZeroRule(fleet) if zero is None else zero
         self.models: dict[str, ModelQueue] = {}
         self.go = go
@@ -116,7 +117,8 @@ class ModelQueues:
 
     def reconfigure(self, config: Config) -> None:
         """Apply changed bounds, also to requests that already wait."""
-        self.rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+        self.rule = rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+        self._release_rule = rule if rule.is_on else RELEASE
         self.zero.reconfigure(config)
         self._max_queued, self._timeout_s = config.queue.max_requests, config.queue.timeout_s
         for known in self.models.values():
@@ -131,8 +133,7 @@ class ModelQueues:
         return self._is_full(each.member)
 
     def _is_full(self, member: Member) -> bool:
-        rule = self.rule if self.rule.is_on else RELEASE
-        return rule.is_full(self._ledger.load(member.worker.id), member.speed, member.reported)
+        return self._release_rule.is_full(self._ledger.load(member.worker.id), member.speed, member.reported)
 
     def spare(self, eligible: list[EligibleWorker]) -> list[EligibleWorker]:
         """Workers with room; all of them where none has."""
