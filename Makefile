@@ -205,6 +205,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --extra otel --extra harmony -c requirements-dev.lock -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
