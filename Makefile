@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not kube and not console and not shells and not smoke
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not kube and not image and not console and not shells and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
-IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube envoy
+IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-kube test-image test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -72,6 +72,11 @@ test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the g
 test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
 	$(PYTEST) -m kube tests/kube
 
+# The image, built from Debian's packages and the wheel, and run as the chart runs it; needs root, no registry.
+test-image: $(VENV)/.installed-dev dist/.built
+	bash tests/image/build.sh .cache/image dist
+	$(PYTEST) -m image tests/image
+
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
 	PYTHONPATH=.cache/console/site $(PYTEST) -m console tests/console
@@ -110,6 +115,11 @@ wheel: dist/.built
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python GATEWAY_WHEEL=$$(ls dist/*.whl) $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox tests/wheel
 
+# A wheel by the Python of a release of Debian, for a version that is not here; needs root.
+SUITE ?= forky
+test-wheel-debian:
+	bash tests/wheel/in_debian.sh $(SUITE) .cache/debian
+
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
 
@@ -139,6 +149,7 @@ bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the cou
 
 bench-kube: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_kube
+	$(BIN)/python -m loadtest.bench_pd_ratio
 
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.value import astuple
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.capacity import Mix, reachable_s, sustainable_rate
+from gateway.scaling.capacity import Mix, Objectives, reachable, sustainable_rate
 from gateway.scaling.history import TrafficWindow
 
 DRAIN_S = 30.0
@@ -106,11 +106,11 @@ class Advice:
         return self.removals[0].worker if self.removals else None
 
 
-def advise(state: GroupState, objective_s: float) -> Advice:
+def advise(state: GroupState, objectives: Objectives) -> Advice:
     """Advice for a group, before it is steadied."""
     workers = [worker for worker in state.workers if worker.is_open]
     speed, mix = state.speed, state.mix or Mix(0.0, 0.0)
-    rate = sustainable_rate(speed, mix, objective_s) if state.mix else 0.0
+    rate = sustainable_rate(speed, mix, objectives) if state.mix else 0.0
     backlog = sum(worker.booked_tokens for worker in workers) + state.queued_tokens
     demand = _demand(state)
     error = _relative_error(state.minute)
@@ -129,7 +129,7 @@ def advise(state: GroupState, objective_s: float) -> Advice:
         backlog_s=_seconds(backlog, workers),
         ttft_s=_ttft_s(state, workers, mix),
         attainment=state.past.attainment,
-        is_reachable=reachable_s(speed, mix, objective_s) == objective_s,
+        is_reachable=reachable(speed, mix, objectives) == objectives,
         needed=needed,
         low=max(needed - spread, 0.0),
         high=needed + spread,
@@ -137,10 +137,12 @@ def advise(state: GroupState, objective_s: float) -> Advice:
     )
 
 
-def mean_speed(workers: Sequence[WorkerState]) -> Speed:
-    """The mean of some workers' speeds, field by field."""
+def mean_speed(workers: Sequence[WorkerState], most_running: float = math.inf) -> Speed:
+    """The mean of some workers' speeds, field by field, with at most so many answers at once."""
     columns = zip(*[astuple(worker.speed) for worker in workers], strict=True)
-    return Speed(*[sum(column) / len(workers) for column in columns])
+    means = [sum(column) / len(workers) for column in columns]
+    fields = dict(zip(Speed.__match_args__, means, strict=True))
+    return Speed(**fields | {"max_running": min(fields["max_running"], most_running)})
 
 
 def _demand(state: GroupState) -> float:

@@ -1,29 +1,35 @@
-"""The rate of requests that one worker can serve within a TTFT objective, by its learnt speed.
+"""The rate of requests that one worker can serve within objectives of TTFT and ITL, by its learnt speed.
 
-With requests at a rate r, of P prompt tokens to compute and O output tokens each, a worker that batches
-continuously has
+With requests at a rate r, of O output tokens each, a share c of which have their prompt of P tokens computed
+here, a worker that batches continuously has
 
-    running   N = r · O · step_s / (1 - r · (P · harm_s + O · step_seq_s))
-    prompts   s = P · (token_s + N · seq_s) each, and busy = r · s
+    gap       step_s / (1 - r · (c · P · harm_s + O · step_seq_s))
+    running   N = r · O · gap
+    prompts   s = P · (token_s + N · seq_s) each, and busy = r · c · s
     TTFT      p90 = start_s + N · start_seq_s + ln(10) · s / (1 - busy)
+    ITL       p90 = gap + 1.28 · harm_s · P · sqrt(2 · r · c · O · gap) / O
 
-as in a queue with arrivals at random and prompts as variable as exponential ones. A router that chooses by
-load does better, so the estimate is cautious.
+as in a queue with arrivals at random and prompts as variable as exponential ones: of these, r · c · O · gap
+are computed while an answer runs, with the variance of a compound Poisson sum. The ITL is that of an answer,
+the mean over its tokens. A router that chooses by load does better, so the estimate is cautious.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from gateway.core.speed import Speed
 
 LATE = 0.1
-"""Share of requests that may be late: the objective is for the 90th percentile."""
+"""Share of requests that may be late: objectives are for the 90th percentile."""
+DEVIATIONS = 1.2816
+"""Standard deviations from the mean to the 90th percentile of many small delays."""
 MOST_BUSY = 0.9
 """Share of time for prompts, and of the steps for answers, beyond which a worker has no reserve."""
 MOST_RUNNING = 0.8
 """Share of the concurrency limit that runs on average: more would queue for answers to end."""
 UNREACHABLE = 2.0
-"""Where an idle worker misses the objective, so many times its TTFT stands in for it."""
+"""Where an idle worker misses an objective, so many times its time stands in for it."""
 
 
 class Mix(NamedTuple):
@@ -33,41 +39,81 @@ class Mix(NamedTuple):
     output_tokens: float
 
 
-def num_running(speed: Speed, mix: Mix, rate: float) -> float:
+class Objectives(NamedTuple):
+    """Seconds that nine of ten requests meet: to the first token, and between tokens of an answer."""
+
+    ttft_s: float
+    itl_s: float = math.inf
+
+
+def gap_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
+    """Seconds between two tokens of an answer, on average; infinite beyond what the worker can do."""
+    load = rate * (share * mix.prompt_tokens * speed.harm_s + mix.output_tokens * speed.step_seq_s)
+    return speed.step_s / (1.0 - load) if load < MOST_BUSY else math.inf
+
+
+def num_running(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
     """Answers that run at once, on average; infinite beyond what the worker can do."""
-    share = rate * (mix.prompt_tokens * speed.harm_s + mix.output_tokens * speed.step_seq_s)
-    if share >= MOST_BUSY:
-        return math.inf
-    return rate * mix.output_tokens * speed.step_s / (1.0 - share)
+    gap = gap_s(speed, mix, rate, share)
+    return gap if math.isinf(gap) else rate * mix.output_tokens * gap
 
 
-def ttft_p90_s(speed: Speed, mix: Mix, rate: float) -> float:
+def ttft_p90_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
     """The 90th percentile of the TTFT at this rate of requests to one worker; infinite beyond its limits."""
-    running = num_running(speed, mix, rate)
+    running = num_running(speed, mix, rate, share)
     if running > MOST_RUNNING * speed.max_running or math.isinf(running):
         return math.inf
     prompt_s = mix.prompt_tokens * (speed.token_s + running * speed.seq_s)
-    busy = rate * prompt_s
+    busy = rate * share * prompt_s
     if busy >= MOST_BUSY:
         return math.inf
+    if not share:
+        prompt_s = 0.0
     return speed.start_s + running * speed.start_seq_s - math.log(LATE) * prompt_s / (1.0 - busy)
 
 
-def reachable_s(speed: Speed, mix: Mix, objective_s: float) -> float:
-    """The objective, or a longer one where not even an idle worker meets it."""
-    idle_s = ttft_p90_s(speed, mix, 0.0)
-    return objective_s if idle_s < objective_s else UNREACHABLE * idle_s
+def itl_p90_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
+    """The 90th percentile of the ITL at this rate of requests to one worker; infinite beyond its limits, and
+    0 without answers."""
+    if not mix.output_tokens:
+        return 0.0
+    gap, num_tokens = gap_s(speed, mix, rate, share), max(mix.output_tokens, 1.0)
+    if math.isinf(gap):
+        return math.inf
+    num_prompts = rate * share * num_tokens * gap
+    return gap + DEVIATIONS * speed.harm_s * mix.prompt_tokens * math.sqrt(2.0 * num_prompts) / num_tokens
 
 
-def sustainable_rate(speed: Speed, mix: Mix, objective_s: float) -> float:
-    """Requests per second that one worker serves with a 90th percentile of the TTFT within the objective."""
-    objective_s = reachable_s(speed, mix, objective_s)
+def meets(speed: Speed, mix: Mix, rate: float, objectives: Objectives, share: float = 1.0) -> bool:
+    """True if one worker serves this rate of requests within the objectives."""
+    if ttft_p90_s(speed, mix, rate, share) > objectives.ttft_s:
+        return False
+    return itl_p90_s(speed, mix, rate, share) <= objectives.itl_s
+
+
+def reachable(speed: Speed, mix: Mix, objectives: Objectives) -> Objectives:
+    """The objectives, with longer ones where not even an idle worker meets them."""
+    ttft_s, itl_s = ttft_p90_s(speed, mix, 0.0), itl_p90_s(speed, mix, 0.0)
+    return Objectives(
+        objectives.ttft_s if ttft_s < objectives.ttft_s else UNREACHABLE * ttft_s,
+        objectives.itl_s if itl_s < objectives.itl_s else UNREACHABLE * itl_s,
+    )
+
+
+def sustainable_rate(speed: Speed, mix: Mix, objectives: Objectives, steps: int = 30) -> float:
+    """Requests per second that one worker serves within the objectives, or within those it can reach."""
+    objectives = reachable(speed, mix, objectives)
+    return highest(lambda rate: meets(speed, mix, rate, objectives), steps)
+
+
+def highest(is_met: Callable[[float], bool], steps: int) -> float:
+    """The highest rate at which something is met, as it is at all lower ones; each step halves the error."""
     low, high = 0.0, 1e-3
-    while high < 1e6 and ttft_p90_s(speed, mix, high) <= objective_s:
+    while high < 1e6 and is_met(high):
         low, high = high, 2.0 * high
-    for _ in range(30):
+    for _ in range(steps):
         middle = (low + high) / 2.0
-        if ttft_p90_s(speed, mix, middle) <= objective_s:
+        if is_met(middle):
             low = middle
         else:
             high = middle

@@ -11,8 +11,11 @@ from gateway.core.speed import TYPICAL, Speed
 from gateway.scaling.capacity import (
     LATE,
     Mix,
+    Objectives,
+    itl_p90_s,
+    meets,
     num_running,
-    reachable_s,
+    reachable,
     sustainable_rate,
     ttft_p90_s,
 )
@@ -35,18 +38,20 @@ mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3)).filter(lambda m
 
 
 def test_rate_is_limited_by_prompts_of_a_prefill_worker() -> None:
-    rate = sustainable_rate(FAST, Mix(1000.0, 0.0), 1e9)
+    rate = sustainable_rate(FAST, Mix(1000.0, 0.0), Objectives(1e9))
     assert rate == pytest.approx(9.0, rel=0.01)  # a prompt takes 0.1 s, busy for 90 %
 
 
 def test_tight_objective_allows_a_lower_rate() -> None:
-    rates = [sustainable_rate(FAST, MIX, objective_s) for objective_s in (0.3, 0.5, 1.0, 3.0)]
+    rates = [sustainable_rate(FAST, MIX, Objectives(objective_s)) for objective_s in (0.3, 0.5, 1.0, 3.0)]
     assert rates == sorted(rates) and rates[0] < 0.7 * rates[-1]
 
 
 def test_concurrency_limit_bounds_the_rate() -> None:
     limited = Speed(start_s=0.02, token_s=1e-4, step_s=0.02, max_running=10)
-    assert num_running(limited, MIX, sustainable_rate(limited, MIX, 10.0)) == pytest.approx(8.0, rel=0.01)
+    assert num_running(limited, MIX, sustainable_rate(limited, MIX, Objectives(10.0))) == pytest.approx(
+        8.0, rel=0.01
+    )
 
 
 def test_idle_worker_does_not_wait() -> None:
@@ -55,30 +60,38 @@ def test_idle_worker_does_not_wait() -> None:
 
 def test_objective_that_not_even_an_idle_worker_meets_is_replaced() -> None:
     long = Mix(100_000.0, 1.0)
-    assert reachable_s(FAST, long, 2.0) == pytest.approx(2 * (0.02 - math.log(LATE) * 10.0))
-    assert sustainable_rate(FAST, long, 2.0) > 0.0
-    assert reachable_s(FAST, MIX, 2.0) == 2.0
+    reached = reachable(FAST, long, Objectives(2.0, 0.01))
+    assert reached == pytest.approx((2 * (0.02 - math.log(LATE) * 10.0), 2 * 0.02))
+    assert sustainable_rate(FAST, long, Objectives(2.0, 0.01)) > 0.0
+    assert reachable(FAST, MIX, Objectives(2.0, 0.05)) == (2.0, 0.05)
 
 
 def test_typical_worker_serves_some_requests() -> None:
-    assert 1.0 < sustainable_rate(TYPICAL, MIX, 2.0) < 10.0
+    assert 1.0 < sustainable_rate(TYPICAL, MIX, Objectives(2.0)) < 10.0
 
 
-@given(speeds, mixes, st.floats(0.05, 20.0))
-def test_rate_meets_the_objective_and_a_higher_one_does_not(
-    speed: Speed, mix: Mix, objective_s: float
+@given(speeds, mixes, st.builds(Objectives, st.floats(0.05, 20.0), st.floats(0.005, 1.0)))
+def test_rate_meets_the_objectives_and_a_higher_one_does_not(
+    speed: Speed, mix: Mix, objectives: Objectives
 ) -> None:
-    rate = sustainable_rate(speed, mix, objective_s)
-    objective_s = reachable_s(speed, mix, objective_s)
-    assert rate > 0.0
-    assert ttft_p90_s(speed, mix, rate) <= objective_s
-    assert rate > 1e5 or ttft_p90_s(speed, mix, rate * 1.01 + 1e-9) > objective_s
+    rate = sustainable_rate(speed, mix, objectives)
+    objectives = reachable(speed, mix, objectives)
+    assert rate > 0.0 and meets(speed, mix, rate, objectives)
+    assert rate > 1e5 or not meets(speed, mix, rate * 1.01 + 1e-9, objectives)
 
 
 @given(speeds, mixes, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 def test_ttft_rises_with_the_rate(speed: Speed, mix: Mix, one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert ttft_p90_s(speed, mix, low) <= ttft_p90_s(speed, mix, high) * (1 + 1e-9)
+
+
+@given(speeds, mixes, st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_itl_rises_with_the_rate_and_with_the_share_of_prompts(
+    speed: Speed, mix: Mix, one: float, other: float, few: float, many: float
+) -> None:
+    (low, high), (less, more) = sorted((one, other)), sorted((few, many))
+    assert itl_p90_s(speed, mix, low, less) <= itl_p90_s(speed, mix, high, more) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.8])
@@ -94,3 +107,21 @@ def test_prediction_is_that_of_a_simulated_queue(share: float) -> None:
         found.append(free_s - now + FAST.start_s)
     simulated_s = sorted(found)[int(0.9 * len(found))]
     assert ttft_p90_s(FAST, mix, rate) == pytest.approx(simulated_s, rel=0.03)
+
+
+@pytest.mark.parametrize(("share", "rate"), [(0.0, 3.0), (0.5, 2.0), (1.0, 1.0), (1.0, 3.0)])
+def test_itl_is_that_of_simulated_answers(share: float, rate: float) -> None:
+    """Answers whose steps are held up by prompts at random times, as the oracle of the formula."""
+    rng, speed = random.Random(11), FAST
+    gap_s = num_running(speed, MIX, rate, share) / (rate * MIX.output_tokens)
+    step_s = gap_s - rate * share * MIX.prompt_tokens * speed.harm_s * gap_s
+    found = []
+    for _ in range(20_000):
+        answer_s, held_s = MIX.output_tokens * gap_s, 0.0
+        now = rng.expovariate(rate * share) if share else answer_s
+        while now < answer_s:
+            held_s += rng.expovariate(1 / MIX.prompt_tokens) * speed.harm_s
+            now += rng.expovariate(rate * share)
+        found.append(step_s + held_s / MIX.output_tokens)
+    simulated_s = sorted(found)[int(0.9 * len(found))]
+    assert itl_p90_s(speed, MIX, rate, share) == pytest.approx(simulated_s, rel=0.06)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -24,6 +24,10 @@ from loadtest.ports import free_port
 PODS = "/api/v1/namespaces/llm/pods"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
+OBJECTIVES = "/apis/llm-d.ai/v1alpha2/namespaces/llm/inferenceobjectives"
+REWRITES = "/apis/llm-d.ai/v1alpha2/namespaces/llm/inferencemodelrewrites"
+OLDER_OBJECTIVES = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferenceobjectives"
+OLDER_REWRITES = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferencemodelrewrites"
 
 Object = dict[str, Any]
 
@@ -333,6 +337,28 @@ def pool(*ports: int, name: str = "vllm", uid: str = "uid-pool", **changes: Any)
     if "protocol" in changes:
         spec["appProtocol"] = changes["protocol"]
     return {"metadata": {"name": name, "uid": uid}, "spec": spec}
+
+
+POOL_REFERENCE = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "vllm"}
+
+
+def objective(name: str, priority: int | None) -> Object:
+    """InferenceObjective of the pool `vllm`."""
+    spec: Object = {"poolRef": POOL_REFERENCE, "priority": priority}
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec}
+
+
+def rewrite_rule(*names: str, to: Mapping[str, int | None] | None = None) -> Object:
+    """Rule for the names of models, or for all names without any; targets with their weights."""
+    targets = [{"modelRewrite": name, "weight": weight} for name, weight in (to or {}).items()]
+    matches = [{"model": {"type": "Exact", "value": name}} for name in names]
+    return {"matches": matches or None, "targets": targets or None}
+
+
+def model_rewrite(name: str, *rules: Object, created: str = "2026-01-01T00:00:00Z") -> Object:
+    """InferenceModelRewrite of the pool `vllm`."""
+    metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"poolRef": POOL_REFERENCE, "rules": list(rules)}}
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, NoWorker, TooManyRequests
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import GENERATE, TABLE, RouteKind, paths
 from gateway.core.usage import Usage
@@ -34,6 +35,7 @@ from gateway.tenancy.admission.request_identity import (
     HeaderNames,
     declared_identity,
     header_names,
+    objective_priority,
     tenant_of_key,
     trusted_peers,
 )
@@ -62,12 +64,14 @@ class Gate:
         tokenize: Tokenize,
         stats: AdmissionStats,
         loop: asyncio.AbstractEventLoop,
+        objects: PoolObjects,
     ) -> None:
         self.queues = queues
         self.tenants = tenants
         self.stats = stats
         self.now = loop.time
         self._names = names
+        self._objects = objects
         self._trusted = trusted
         self._is_trusting = bool(trusted)
         self._tokenize = tokenize
@@ -218,8 +222,11 @@ class Gate:
             name = declared.tenant if declared else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
         limits = tenant.limits
-        if declared is not None and declared.priority is not None:
-            request.priority = declared.priority
+        priority = declared.priority if declared is not None else None
+        if priority is None and is_trusted and self._objects.objectives:
+            priority = objective_priority(http.headers, self._objects.objectives)
+        if priority is not None:
+            request.priority = priority
         elif request.priority is None or request.priority < limits.priority:
             request.priority = limits.priority
         slo_s = declared.slo_ttft_s if declared else None
@@ -289,10 +296,12 @@ def gate_of(
     used_of: Callable[[str], QuotaUsage | None] | None = None,
     time_slice: TimeSlice | None = None,
     outlook: Outlook | None = None,
+    objects: PoolObjects | None = None,
 ) -> Gate | None:
     """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
     a tenant's usage in the other processes of this host; released requests are decided in `time_slice`, where
-    there is one; `outlook` says which models may start from zero. Raises ConfigError."""
+    there is one; `outlook` says which models may start from zero, and `objects` have the priorities of
+    objectives. Raises ConfigError."""
     rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
     zero = ZeroRule(router.fleet, outlook, config)
     trusted = trusted_peers(config)
@@ -318,4 +327,5 @@ def gate_of(
         tokenize=router.tokenize,
         stats=AdmissionStats(),
         loop=loop,
+        objects=objects or PoolObjects(),
     )

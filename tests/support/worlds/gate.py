@@ -11,6 +11,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Booking, Ledger
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import RouteKind
 from gateway.core.speed import Speed
@@ -104,7 +105,7 @@ class GateWorld:
         """Queues with two workers, or those named; `options` are those of `ModelQueues`, and `zero` those of
         the table `[scaling]`: then no worker is there, and `outlook` knows of those that come."""
         self.loop = FakeLoop()
-        self.fleet, self.ledger = Fleet(), Ledger()
+        self.fleet, self.ledger, self.objects = Fleet(), Ledger(), PoolObjects()
         self.outlook = FakeOutlook()
         zero = None
         if (scaling := options.pop("zero", None)) is not None:
@@ -131,6 +132,7 @@ class GateWorld:
             tokenize=lambda request: Prompt(([1] * len(request.body),)),
             stats=AdmissionStats(),
             loop=loop,
+            objects=self.objects,
         )
         self.routed: list[Asked] = []
         self.is_deferred = False
@@ -161,7 +163,7 @@ class GateWorld:
         headers = [(b"x-tenant", tenant.encode()), (b"x-request-id", b"7")]
         headers += [(b"x-priority", b"%d" % priority)] if priority is not None else []
         headers += [(b"x-slo", b"%d" % slo_ms)] if slo_ms else []
-        http = HttpRequest("POST", path.encode(), headers)
+        http = HttpRequest("POST", path.encode(), [*headers, *more.get("headers", ())])
         http.caller = more.get("caller")
         asked.ticket = self.gate.admit(http, asked.request, cast(Responder, asked))
         asked.on_end = lambda: self.gate.ended(asked, asked.request, None, None)
