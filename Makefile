@@ -68,7 +68,7 @@ test-envoy-versions: $(VENV)/.installed-dev .cache/envoy/.installed
 test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the golden renders
 	$(PYTEST) -m helm tests/helm
 
-# A real API server of Kubernetes 1.20, built from Debian's source package in some 8 minutes of a core, with etcd and Helm
+# A real API server of Kubernetes 1.20, built from Debian's source package in some six minutes of a core, with etcd and Helm
 test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
 	$(PYTEST) -m kube tests/kube
 

@@ -25,6 +25,7 @@ from tests.support.certificates import Authority
 from tests.support.patience import patience, wait_until
 
 TOOLS = ROOT / os.environ.get("KUBE", ".cache/kube") / "bin"
+KUBECTL = ROOT / os.environ.get("HELM_TOOLS", ".cache/helm") / "kubectl"
 START_S, STOP_S = 90.0, 20.0
 ADMIN = "admin"
 USERS = {ADMIN: "system:masters", "reader": "", "picker": "", "stranger": ""}
@@ -250,7 +251,7 @@ class RealCluster:
         assert done.returncode == 0, done.stderr
 
     def kubectl(self, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [str(TOOLS / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        command = [str(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = os.environ | {"HOME": str(self.home)}  # its cache of what the server serves
         return subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=patience(60), env=environment
