@@ -92,10 +92,8 @@ def applied(text: str, cluster: RealCluster) -> None:
         namespace = each["metadata"].get("namespace", "llm")
         if cluster.ask("GET", f"/api/v1/namespaces/{namespace}").status == 404:
             cluster.namespace(namespace)
-    given = yaml.safe_dump_all(found)
     cluster.apply(*found)
-    done = cluster.kubectl("delete", "--wait=false", "-f", "-", given=given)
-    assert done.returncode == 0, done.stderr
+    cluster.withdraw(*found)
 
 
 def test_manifests_keep_the_schemas_of_newer_servers(tmp_path: Path) -> None:

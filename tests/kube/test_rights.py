@@ -15,7 +15,7 @@ from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.runtime.tasks import Tasks
 from tests.helm.tools import VALUES
 from tests.support.blackbox.real_kube import ACCESS
-from tests.support.chart import GOLDEN, manifests, objects, pod_of
+from tests.support.chart import GOLDEN, manifests, pod_of
 from tests.support.kube_api import KubeApi, pool, served_api
 from tests.support.patience import until
 from tests.support.real_cluster import RealCluster
@@ -144,7 +144,9 @@ async def test_a_role_allows_what_is_asked_and_nothing_more(values: Path, cluste
     for each in pod_of(render)["containers"][0]["env"]:
         if each["name"] == "KVGATE_KUBERNETES_POOL_OBJECTS":
             asked |= await recorded_of_objects(*each["value"].split("/"))
-    token = await asyncio.to_thread(_account, cluster, render)
+    access = access_of(render)
+    await asyncio.to_thread(cluster.apply, *access)
+    token = cluster.token("llm", access[0]["metadata"]["name"])
     try:
         assert [each for each in sorted(asked) if not review(cluster, token, each)] == []
         assert [each for each in FORBIDDEN if review(cluster, token, each)] == []
@@ -152,19 +154,11 @@ async def test_a_role_allows_what_is_asked_and_nothing_more(values: Path, cluste
             allowed = {each for each in rules(cluster, token, namespace) if each.resource not in EVERYBODY}
             assert allowed == {each for each in asked if each.namespace == namespace}
     finally:
-        await asyncio.to_thread(_forget, cluster, render)
+        await asyncio.to_thread(cluster.withdraw, *access)
 
 
-def _account(cluster: RealCluster, render: Path) -> str:
-    """Make the account that a render's pods have, with its rights; returns its token."""
+def access_of(render: Path) -> list[Any]:
+    """The account of a render's pods, first, and what gives it rights."""
     name = pod_of(render)["serviceAccountName"]
-    own: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-    cluster.apply(own, *(each for each in manifests(render) if each["kind"] in ACCESS))
-    return cluster.token("llm", name)
-
-
-def _forget(cluster: RealCluster, render: Path) -> None:
-    for kind in ("RoleBinding", "Role"):
-        for each in objects(render, kind):
-            metadata = each["metadata"]
-            cluster.kubectl("delete", kind, metadata["name"], f"--namespace={metadata['namespace']}")
+    own = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    return [own, *(each for each in manifests(render) if each["kind"] in ACCESS)]

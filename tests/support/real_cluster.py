@@ -250,6 +250,12 @@ class RealCluster:
         done = self.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(objects))
         assert done.returncode == 0, done.stderr
 
+    def withdraw(self, *objects: Object) -> None:
+        """Delete what was applied, as far as it is there."""
+        given = yaml.safe_dump_all(objects)
+        done = self.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", given=given)
+        assert done.returncode == 0, done.stderr
+
     def kubectl(self, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
         command = [str(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = os.environ | {"HOME": str(self.home)}  # its cache of what the server serves
