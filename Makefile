@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-kube test-image test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -68,14 +68,14 @@ test-envoy-versions: $(VENV)/.installed-dev .cache/envoy/.installed
 test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the golden renders
 	$(PYTEST) -m helm tests/helm
 
-# A real API server of Kubernetes 1.20, built from Debian's source package in some six minutes of a core, with etcd and Helm
-test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
-	$(PYTEST) -m kube tests/kube
-
 # The image, built from Debian's packages and the wheel, and run as the chart runs it; needs root, no registry.
 test-image: $(VENV)/.installed-dev dist/.built
 	bash tests/image/build.sh .cache/image dist
 	$(PYTEST) -m image tests/image
+
+# A real API server of Kubernetes 1.20, built from Debian's source package in some six minutes of a core, with etcd and Helm
+test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
+	$(PYTEST) -m kube tests/kube
 
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
@@ -157,6 +157,9 @@ bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 
 bench-real-workers: $(VENV)/.installed-dev # WORKERS="URL URL": running engines; SMOKE=1: simulated ones
 	$(BIN)/python -m loadtest.bench_real_workers
+
+bench-warming: $(VENV)/.installed-dev # WORKERS="URL URL": running engines; SMOKE=1: simulated ones
+	$(BIN)/python -m loadtest.bench_warming
 
 bench-replay: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_replay
