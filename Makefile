@@ -73,7 +73,7 @@ test-image: $(VENV)/.installed-dev dist/.built
 	bash tests/image/build.sh .cache/image dist
 	$(PYTEST) -m image tests/image
 
-# A real API server of Kubernetes 1.20, built from Debian's source package in some 8 minutes of a core, with etcd and Helm
+# A real API server of Kubernetes 1.20, built from Debian's source package in some six minutes of a core, with etcd and Helm
 test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
 	$(PYTEST) -m kube tests/kube
 
