@@ -151,7 +151,7 @@ def test_the_wheel_of_the_context_has_all_files_of_the_packages(context: Path, t
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
     environment = {**os.environ, "GATEWAY_PURE": "1"}
     done = subprocess.run(
-        command, cwd=context, env=environment, capture_output=True, text=True, timeout=patience(120)
+        command, cwd=context, env=environment, capture_output=True, text=True, timeout=patience(300)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("kvgate-*.whl")
