@@ -1,7 +1,8 @@
 """Advice for one group of workers: its state in, what an autoscaler needs out.
 
 demand       of the last minute; of the last 15 s where that is surely more
-needed       workers that serve it within the objective, plus those that work off what waits in DRAIN_S
+needed       workers that serve it within the objective, plus those that work off what waits in DRAIN_S; more
+             than there are, where these have shown that they are too few
 interval     90 %, as the number of requests seen is small; requests are as variable as exponential ones
 ttft_s       of a prompt that comes now, at the worker that answers first, behind the gateway's queue
 backlog_s    until all workers together have computed the prompts that wait
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.value import astuple
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.capacity import Mix, reachable_s, sustainable_rate
+from gateway.scaling.capacity import LATE, Mix, reachable_s, sustainable_rate, workers_needed
 from gateway.scaling.history import TrafficWindow
 
 DRAIN_S = 30.0
+MOST_STEP = 0.25
+"""Share of workers more that a late fleet asks for at once, where the model holds it for large enough."""
+LEAST_SEEN = 10
+"""Requests that are enough to call a fleet late."""
 SIGMAS = 1.645
 """Standard errors on each side of an interval of 90 %."""
 
@@ -40,7 +45,7 @@ class WorkerState:
 class GroupState:
     """Workers of one model and role, and their traffic: the last 15 s, minute and five minutes.
 
-    `num_queued` and `queued_tokens` wait in the gateway. `mix` is the mean request, None where none was seen;
+    `is_settled`: no worker joined in the last minute. `num_queued` and `queued_tokens` wait in the gateway. `mix` is the mean request, None where none was seen;
     `speed` that of the group's workers, or of its last ones."""
 
     model: str
@@ -53,6 +58,7 @@ class GroupState:
     speed: Speed = TYPICAL
     num_queued: int = 0
     queued_tokens: int = 0
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +116,14 @@ def advise(state: GroupState, objective_s: float) -> Advice:
     """Advice for a group, before it is steadied."""
     workers = [worker for worker in state.workers if worker.is_open]
     speed, mix = state.speed, state.mix or Mix(0.0, 0.0)
-    rate = sustainable_rate(speed, mix, objective_s) if state.mix else 0.0
     backlog = sum(worker.booked_tokens for worker in workers) + state.queued_tokens
     demand = _demand(state)
     error = _relative_error(state.minute)
     waiting = max(backlog - len(workers) * mix.prompt_tokens, 0.0) / DRAIN_S * speed.token_s
-    needed = demand / rate + waiting if rate else 0.0
-    spread = SIGMAS * error * (needed - waiting)
+    busy = workers_needed(speed, mix, objective_s, demand) if state.mix else 0.0
+    rate = sustainable_rate(speed, mix, objective_s, busy) if state.mix else 0.0
+    needed = max(busy + waiting, _shown(state, len(workers))) if state.mix else 0.0
+    spread = SIGMAS * error * busy
     return Advice(
         model=state.model,
         role=state.role,
@@ -141,6 +148,15 @@ def mean_speed(workers: Sequence[WorkerState]) -> Speed:
     """The mean of some workers' speeds, field by field."""
     columns = zip(*[astuple(worker.speed) for worker in workers], strict=True)
     return Speed(*[sum(column) / len(workers) for column in columns])
+
+
+def _shown(state: GroupState, num_up: int) -> float:
+    """Workers that the fleet has shown to need: where requests wait in the engines and first tokens are late,
+    more than there are. The model knows no caches that become too small for the traffic."""
+    seen = state.burst.counts
+    num, waiting = seen.in_time + seen.late, seen.waiting / max(seen.running, 1.0)
+    is_late = num >= LEAST_SEEN and seen.late > LATE * num
+    return num_up * (1.0 + min(waiting, MOST_STEP)) if is_late and state.is_settled else 0.0
 
 
 def _demand(state: GroupState) -> float:

@@ -14,6 +14,9 @@ class Counts(NamedTuple):
     output_tokens    of the answers, by their length lately
     in_time, late    first tokens within the TTFT objective, and after it
     unserved         requests that no worker got: none was up, or the queue rejected them
+    prompt_squares   prompt tokens that were computed, squared for each prompt
+    running, waiting, kv_usage   answers that ran, requests that waited and shares of KV caches in use, by
+                     reports of workers, one each round
     """
 
     requests: float = 0.0
@@ -22,6 +25,10 @@ class Counts(NamedTuple):
     in_time: float = 0.0
     late: float = 0.0
     unserved: float = 0.0
+    prompt_squares: float = 0.0
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_usage: float = 0.0
 
     def plus(self, other: "Counts") -> "Counts":
         return Counts(*[a + b for a, b in zip(self, other, strict=True)])

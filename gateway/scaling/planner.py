@@ -31,6 +31,9 @@ ACTIVE_S = 60.0
 RUNS_AT_ONCE, SLICES_PER_ROUND = 500, 20
 """Runs of the index that are looked at without a break, and how often in one round."""
 
+MOST_SPREAD = 100.0
+"""Bound of the relative variance of prompts: of a few requests it may be anything."""
+
 Queued = Callable[[], Mapping[str, tuple[int, int]]]
 """Requests and prompt tokens that wait in the gateway, by model name."""
 
@@ -46,6 +49,9 @@ class _Group:
     mix: Mix | None = None
     speed: Speed = TYPICAL
     active_until_s: float = -1.0
+    num_up: int = 0
+    joined_s: float = -math.inf
+    """Time of the last join."""
     advice: Advice | None = None
     listeners: list[Callable[[], None]] = field(default_factory=list)
 
@@ -163,8 +169,14 @@ class Planner:
             worker = member.worker.id
             counts = self._last[worker] = self._counted(worker)
             more = counts.minus(last.get(worker, Counts()))
-            output = more.requests * member.speed.answer_tokens
-            its.counts = its.counts.plus(more._replace(output_tokens=output))
+            reported = member.reported
+            more = more._replace(
+                output_tokens=more.requests * member.speed.answer_tokens,
+                running=float(reported.num_running),
+                waiting=float(reported.num_waiting),
+                kv_usage=reported.kv_usage,
+            )
+            its.counts = its.counts.plus(more)
 
     def _counted(self, worker: WorkerId) -> Counts:
         """Sums of one worker since it joined."""
@@ -172,7 +184,8 @@ class Planner:
         in_time, late = split_at(counted.ttft_s, self._objective_s)
         booked = self._sources.ledger.here(worker).booked_tokens
         prompt_tokens = self._sources.speeds.num_computed(worker) + booked
-        return Counts(counted.num_requests, prompt_tokens, 0.0, in_time, late)
+        squares = self._sources.speeds.computed_squares(worker)
+        return Counts(counted.num_requests, prompt_tokens, 0.0, in_time, late, prompt_squares=squares)
 
     def _of_models(self) -> dict[str, Counts]:
         """Sums of each model since the last round."""
@@ -192,15 +205,21 @@ class Planner:
         group.history.add(group.counts, now)
         group.counts = Counts()
         past = group.history.window(KEPT_S)
-        if requests := past.counts.requests:
-            group.mix = Mix(past.counts.prompt_tokens / requests, past.counts.output_tokens / requests)
+        group.mix = mix_of(past.counts) or group.mix
         workers = [self._state(member) for member in group.members]
         if workers:
             group.speed = mean_speed(workers)
         if queued[0] or model.requests or any(each.num_in_flight for each in workers):
             group.active_until_s = now + ACTIVE_S
+        num_up = sum(each.is_open for each in workers)
+        if num_up > group.num_up:
+            group.joined_s = now
+        group.num_up = num_up
         windows = group.history.window(BURST_S), group.history.window(MINUTE_S), past
-        state = GroupState(key.model, key.role, workers, *windows, group.mix, group.speed, *queued)
+        is_settled = now - group.joined_s >= MINUTE_S
+        state = GroupState(
+            key.model, key.role, workers, *windows, group.mix, group.speed, *queued, is_settled
+        )
         advice = advise(state, self._objective_s)
         needed = max(advice.needed, 1.0) if queued[0] or model.unserved else advice.needed
         num_kept = advice.num_up if self._is_alone else 0
@@ -239,6 +258,17 @@ class Planner:
         if group is None and len(self._groups) < MAX_GROUPS:
             group = self._groups[key] = _Group()
         return group
+
+
+def mix_of(counts: Counts) -> Mix | None:
+    """The mean request of some traffic; None without requests."""
+    num = counts.requests
+    if not num:
+        return None
+    prompt_tokens = counts.prompt_tokens / num
+    spread = counts.prompt_squares / num / prompt_tokens**2 - 1.0 if prompt_tokens else 0.0
+    kv_share = counts.kv_usage / counts.running if counts.running else 0.0
+    return Mix(prompt_tokens, counts.output_tokens / num, min(max(spread, 0.0), MOST_SPREAD), kv_share)
 
 
 def split_at(ttft_s: Histogram, objective_s: float) -> tuple[float, float]:

@@ -1,10 +1,12 @@
 """Advice from the state of a group."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.speed import Speed
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.advice import DRAIN_S, GroupState, WorkerState, advise, mean_speed
+from gateway.scaling.advice import DRAIN_S, MOST_STEP, GroupState, WorkerState, advise, mean_speed
 from gateway.scaling.capacity import Mix, sustainable_rate
 from gateway.scaling.history import Counts, TrafficWindow
 
@@ -41,7 +43,8 @@ def state(
 
 
 def test_workers_needed_are_demand_over_what_one_can_serve() -> None:
-    found = advise(state(worker("a"), worker("b"), burst=3 * RATE, minute=3 * RATE), 2.0)
+    demand = 3 * sustainable_rate(SPEED, MIX, 2.0, 3.0)
+    found = advise(state(worker("a"), worker("b"), burst=demand, minute=demand), 2.0)
     assert found.needed == pytest.approx(3.0)
     assert found.utilization == pytest.approx(1.5)
     assert found.low < 3.0 < found.high
@@ -66,6 +69,27 @@ def test_what_waits_needs_workers_until_it_is_computed() -> None:
     behind = advise(state(worker("a", booked_tokens=301_000), minute=RATE), 2.0)
     assert behind.needed - steady.needed == pytest.approx(300_000 * 1e-4 / DRAIN_S)
     assert behind.backlog_tokens == 301_000 and behind.backlog_s == pytest.approx(30.1)
+
+
+def _late(*, late: float, waiting: float, is_settled: bool = True) -> GroupState:
+    """A small demand at four workers, with so many late ones among twenty first tokens."""
+    found = state(*map(worker, "abcd"), minute=RATE)
+    counts = Counts(in_time=20 - late, late=late, running=60.0, waiting=waiting)
+    return replace(found, burst=TrafficWindow(15.0, counts), is_settled=is_settled)
+
+
+def test_fleet_that_is_late_while_requests_wait_in_engines_is_too_small() -> None:
+    assert advise(_late(late=5, waiting=12), 2.0).needed == pytest.approx(4 * 1.2)
+    assert advise(_late(late=5, waiting=600), 2.0).needed == pytest.approx(4 * (1 + MOST_STEP))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [_late(late=1, waiting=12), _late(late=5, waiting=12, is_settled=False)],
+    ids=["in_time", "joined"],
+)
+def test_fleet_that_is_in_time_or_has_just_grown_has_shown_nothing(seen: GroupState) -> None:
+    assert advise(seen, 2.0).needed < 2.0
 
 
 def test_ttft_is_that_at_the_end_of_the_queue() -> None:

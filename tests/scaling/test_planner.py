@@ -7,7 +7,7 @@ import pytest
 from gateway.core.blocks import tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import BlocksStored
-from gateway.core.worker import Role
+from gateway.core.worker import ReportedLoad, Role
 from gateway.observability.metrics import Histogram
 from gateway.runtime.tasks import Tasks
 from gateway.scaling import planner as module
@@ -69,7 +69,7 @@ def test_prefill_workers_compute_the_prompts_of_the_decode_workers_requests(worl
         world.speeds.computed(prefill, 10 * 4000)
         world.round()
     first, second = world.advice(Role.PREFILL), world.advice(Role.DECODE)
-    assert first.mix == pytest.approx((4000.0, 0.0)) and first.requests_per_s == pytest.approx(2.0)
+    assert first.mix[:2] == pytest.approx((4000.0, 0.0)) and first.requests_per_s == pytest.approx(2.0)
     assert second.mix.prompt_tokens == pytest.approx(50.0) and second.mix.output_tokens > 0.0
 
 
@@ -162,6 +162,33 @@ def test_new_worker_teaches_the_cold_start(world: PlannerWorld) -> None:
     world.join("b:1")
     world.round(2)
     assert world.advice().cold_start_s == pytest.approx(12 * ROUND_S, abs=2 * ROUND_S)
+
+
+def test_mean_request_has_the_spread_of_prompts_and_what_answers_take_of_caches(world: PlannerWorld) -> None:
+    one = world.join("a:1")
+    member = world.fleet.get(one)
+    assert member is not None
+    world.round()
+    for _ in range(6):
+        world.send(one, 5, computed=500)
+        world.send(one, 5, computed=1500)
+        member.reported = ReportedLoad(num_running=8, kv_usage=0.4)
+        world.round()
+    mix = world.advice().mix
+    assert mix.spread == pytest.approx(0.25) and mix.kv_share == pytest.approx(0.05)
+
+
+def test_late_fleet_that_has_not_grown_asks_for_more_than_it_has(world: PlannerWorld) -> None:
+    one = world.join("a:1")
+    member = world.fleet.get(one)
+    assert member is not None
+    member.reported = ReportedLoad(num_running=8, num_waiting=8)
+    needs = []
+    for _ in range(30):
+        world.round()
+        world.send(one, 5, computed=10, ttft_s=9.0)
+        needs.append(world.advice().needed)
+    assert max(needs[1:10]) < 1.0 and needs[-1] == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(
