@@ -103,6 +103,8 @@ COMPILED = [
     "gateway/tenancy/admission/request_identity.py",
     "gateway/tenancy/admission/gate.py",
     "gateway/tenancy/admission/queues.py",
+    "gateway/tenancy/admission/model_queue.py",
+    "gateway/tenancy/admission/zero.py",
     "gateway/tenancy/admission/rejections.py",
     "gateway/index/assumed.py",
     "gateway/index/worker_bits.py",

@@ -5,6 +5,7 @@ kube.change_to_routed       a known pod becomes ready again in the API ─► it
 kube.pod_to_routed          a new pod appears ─► its worker may be chosen, with the probes of its engine
                             (in both, API server, engine and gateway share a process)
 kube.list_1000              a list of 1,000 pods of 8 KB, read, and compared with the roster
+zero.…                      a fleet of zero, its cold start, and no lost request (`bench_zero.py`)
 advice.cpu_ms_1000_workers  a round of advice for 1,000 workers with 100 cached prefixes each, every 5 s
 kube.changes_5000_per_min   CPU share of one core while 5,000 pods a minute change their readiness
 """
@@ -45,6 +46,7 @@ from gateway.index.memory import MemoryIndex
 from gateway.observability.metrics import Metrics
 from gateway.routing.speed_model import SpeedModels
 from gateway.scaling.planner import ROUND_S, SLICES_PER_ROUND, Planner, PlannerSources
+from loadtest import bench_zero
 from loadtest.extent import extent
 from loadtest.report import Figure, best_of, publish
 from tests.support.kube_api import PODS, KubeApi, Object, pod
@@ -77,6 +79,7 @@ def main() -> None:
             best_of("kube.list_1000_mb", "MB", 5, megabytes),
             best_of("advice.cpu_ms_1000_workers", "ms", 100, advice_ms),
             best_of("kube.changes_5000_per_min_core_share", "share", 0.02, share),
+            *bench_zero.figures(),
         ],
     )
 

@@ -21,6 +21,8 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/core/usage.py": "types only; tests/core/test_usage_reading.py decodes them",
     "gateway/core/engine.py": "types only; the adapters keep its promises in tests/engines/test_contract.py",
     "gateway/admin/request_fields.py": "types only; tests/admin/test_fields.py",
+    "gateway/admin/pool_fields.py": "types only; tests/admin/test_fields.py",
+    "gateway/app/parts/pool_objects.py": "tests/blackbox/test_pool_objects.py runs all of it",
     "gateway/admin/advice_fields.py": "types only; tests/admin/test_fields.py, tests/scaling/test_report.py",
     "gateway/policies/composition.py": "types only",
     "gateway/core/kv_events.py": "types only",

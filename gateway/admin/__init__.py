@@ -6,6 +6,6 @@ explain  /admin/explain: the decision for a request that is not sent
 endpoint_table   method, path, handler, fields        fields   fields of the answers, and their merge
 audit    log of changes and refusals
 request_fields   those of /admin/requests and /admin/traffic
-advice_fields    those of /admin/advice
+advice_fields    those of /admin/advice                pool_fields       those of /admin/pool-objects
 console  pages for a browser, at /
 """

@@ -32,6 +32,7 @@ from gateway.app.parts.lifecycle import LifecyclePart
 from gateway.app.parts.listening_sockets import ListeningSocketsPart
 from gateway.app.parts.open_requests import OpenRequests
 from gateway.app.parts.policies import PoliciesPart
+from gateway.app.parts.pool_objects import PoolObjectsPart
 from gateway.app.parts.process_counts import ProcessCountsPart
 from gateway.app.parts.prompts import PromptsPart
 from gateway.app.parts.proofs import ProofsPart
@@ -103,6 +104,10 @@ class Parts(ComponentList):
     @Part
     def workers(self) -> WorkerAccessPart:
         return WorkerAccessPart(self.config)
+
+    @Part
+    def pool_objects(self) -> PoolObjectsPart:
+        return PoolObjectsPart(self.config)
 
     @Part
     def upstream(self) -> UpstreamPart:
@@ -205,6 +210,10 @@ class Parts(ComponentList):
         return ClientSurfacePart(self.config)
 
     @Part
+    def scaling(self) -> ScalingPart:
+        return ScalingPart(self.config, self.fleet, self.routing.router, lambda: self.requests.gate)
+
+    @Part
     def requests(self) -> RequestsPart:
         return RequestsPart(
             self.config,
@@ -221,12 +230,10 @@ class Parts(ComponentList):
             self.fleet.metrics,
             self.telemetry.telemetry,
             self.place.quota_usage if self.place else None,
+            self.scaling.planner,
             self.open_requests,
+            self.pool_objects.objects,
         )
-
-    @Part
-    def scaling(self) -> ScalingPart:
-        return ScalingPart(self.config, self.fleet, self.routing.router, lambda: self.requests.gate)
 
     @Part
     def credentials(self) -> CredentialsPart:
@@ -254,7 +261,13 @@ class Parts(ComponentList):
 
     @Part
     def grpc_ports(self) -> GrpcPortsPart:
-        return GrpcPortsPart(self.config, self.api.api, self.requests.dispatch, self.scaling.planner)
+        return GrpcPortsPart(
+            self.config,
+            self.api.api,
+            self.requests.dispatch,
+            self.scaling.planner,
+            self.pool_objects.objects,
+        )
 
     @Part
     def certificates(self) -> CertificatesPart:

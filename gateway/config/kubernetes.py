@@ -1,8 +1,13 @@
 """Table `[kubernetes]`: the API server that workers with k8s:// URLs are looked up at."""
 
+import re
 from typing import Annotated
 
+import msgspec
+
 from gateway.config.options import Section, option
+
+_POOL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class KubernetesSection(Section, frozen=True):
@@ -52,3 +57,18 @@ class KubernetesSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 75.0
+    pool_objects: Annotated[
+        list[str],
+        option(
+            "InferencePool, as NAMESPACE/NAME, with InferenceObjectives and InferenceModelRewrites to obey: "
+            "priorities of requests that name an objective in a trusted header, and models in place of those "
+            "that requests name.",
+            "namespace/name",
+            is_rare=True,
+        ),
+    ] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for each in self.pool_objects:
+            if not _POOL.fullmatch(each):
+                raise ValueError(f"pool_objects: '{each[:80]}' is not NAMESPACE/NAME, as in llm/vllm")

@@ -10,6 +10,7 @@ worker              one routable engine rank          pd_pairs             prefi
 ledger              requests in flight per worker     outcome              how a request at a worker ended
 speed, slow_start   learnt speed, share when new      usage                token counts by engines
 panic               late workers that get requests
+pool_objects        priorities of objectives, rewrites of models
 rendering           how an engine makes prompts       hit_rule             what it reuses of a prefix
 usage_reading       usage from answers, judged        prediction           predicted beside reported tokens
 blocks              block hashes                      kv_events            an engine's reports of its cache

@@ -20,9 +20,8 @@ from gateway.core.errors import InvalidRequest
 from gateway.http.messages import Header
 from gateway.requests.model_alias import renamed
 from gateway.requests.multipart import MARK
-from gateway.tenancy.admission.request_identity import HeaderNames
+from gateway.tenancy.admission.request_identity import OBJECTIVE, HeaderNames
 
-OBJECTIVE: Final[tuple[bytes, bytes]] = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
 FAIRNESS: Final[tuple[bytes, bytes]] = (b"x-llm-d-inference-fairness-id", b"x-gateway-inference-fairness-id")
 SLO_TTFT_MS: Final[tuple[bytes, bytes]] = (b"x-llm-d-slo-ttft-ms", b"x-slo-ttft-ms")
 SLO_TPOT_MS: Final[tuple[bytes, bytes]] = (b"x-llm-d-slo-tpot-ms", b"x-slo-tpot-ms")

@@ -13,7 +13,7 @@ ever in FULL_DUPLEX_STREAMED. A stream never ends before the whole body went bac
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from gateway.config.epp import EppSection
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import FAILED, GatewayError, NoWorker
 from gateway.core.outcome import SERVER_ERROR
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.worker import Worker, WorkerId
 from gateway.epp import protocol
 from gateway.epp.control_headers import CONTROL, as_declared, control_of, with_model
@@ -76,8 +77,8 @@ class Door:
     counts: Counter[str] = field(default_factory=Counter)
     """Streams by their outcome, and removed headers, moved bookings."""
     options: EppSection = field(default_factory=EppSection)
-    objectives: Mapping[str, int] = field(default_factory=dict)
-    """Priorities by the name of an inference objective, higher first."""
+    objects: PoolObjects = field(default_factory=PoolObjects)
+    """Priorities of inference objectives."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """Addresses of workers with host names in their URLs."""
     has_seen_answers: bool = False
@@ -274,7 +275,7 @@ class StreamPicker:
             door.counts["untrusted_header"] += sum(name in CONTROL for name, _ in headers)
             return
         control, names = control_of(headers), header_names(door.context.config)
-        declared = as_declared(control, names, door.objectives)
+        declared = as_declared(control, names, door.objects.objectives)
         replaced = {name for name, _ in declared}
         http.headers = [header for header in http.headers if header[0] not in replaced] + declared
         self._model = control.model

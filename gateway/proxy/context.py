@@ -11,6 +11,7 @@ from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.core.decision import Decision
 from gateway.core.outcome import SERVER_ERROR
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.request_faults import RequestFaults
@@ -71,6 +72,8 @@ class Context:
     retries: RetryBudget = field(default_factory=RetryBudget)
     response_ids: ResponseIds = field(default_factory=ResponseIds)
     bodies: BodyBudget = field(default_factory=BodyBudget)
+    objects: PoolObjects = field(default_factory=PoolObjects)
+    """Rewrites of model names."""
     end_observers: list[OnEnd] = field(default_factory=list)
     """Notified of each request that has ended."""
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))

@@ -145,10 +145,12 @@ class Dispatch:
         return tunnel
 
     def may_split(self, request: InferenceRequest) -> bool:
-        """True where a prefill worker of the model could compute the prompt."""
-        fleet, model = self.context.router.fleet, request.model
+        """True where a prefill worker of the model could compute the prompt, or might once it is up."""
+        fleet, model, gate = self.context.router.fleet, request.model, self.context.gate
         is_prompt = request.kind is RouteKind.CHAT or request.kind is RouteKind.COMPLETION
-        return (request.may_split or (fleet.is_bound(model) and is_prompt)) and fleet.has_prefills(model)
+        if fleet.has_prefills(model):
+            return request.may_split or (fleet.is_bound(model) and is_prompt)
+        return gate is not None and (request.may_split or is_prompt) and gate.may_hold(model)
 
     def _admit(self, exchange: InferenceExchange, quiet_s: float = 0.0) -> InferenceExchange:
         request, gate = exchange.request, self.context.gate

@@ -10,7 +10,7 @@ A task exists only while a connection is opened or a prompt is tokenized elsewhe
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from gateway.bookings.time_slice import failed
@@ -104,18 +104,25 @@ class InferenceExchange(Execution):
         self._exchanges.add(self)
         context.retries.began(self.arrived_s)
         if context.prompts.takes_time(self.request):
-            self._task = context.tasks.start("make a prompt", self._tokenize())
+            self._task = context.tasks.start("make a prompt", self._tokenize(self._proceed))
         else:
             self._proceed(None)
 
-    async def _tokenize(self) -> None:
-        """Wait for the tokens and for a remote lookup, then proceed."""
+    def prepare(self, then: Callable[[Prompt | None], None]) -> None:
+        """Make the prompt as at the beginning, after a wait for a worker, and call back with it."""
+        if self.context.prompts.takes_time(self.request):
+            self._task = self.context.tasks.start("make a prompt", self._tokenize(then))
+        else:
+            then(None)
+
+    async def _tokenize(self, then: Callable[[Prompt | None], None]) -> None:
+        """Wait for the tokens and for a remote lookup, then go on."""
         authorization = self.http.header(b"authorization")
         try:
             prompt = await self.context.prompts.known_of(self.request, authorization, self.log_id)
         except GatewayError as error:
-            return self.fail(error)
-        return self._proceed(prompt)
+            return self._unrouted(error)
+        return then(prompt)
 
     def _proceed(self, prompt: Prompt | None) -> None:
         """Decide and send, once admission control and this gateway's time slice allow it."""
@@ -132,7 +139,7 @@ class InferenceExchange(Execution):
             else:
                 context.time_slice.decide(self, self.request, prompt)
         except GatewayError as exc:
-            self.fail(exc)
+            self._unrouted(exc)
         except Exception:  # noqa: BLE001  see failed
             failed(self)
 
@@ -143,7 +150,13 @@ class InferenceExchange(Execution):
         try:
             self._route(prompt)
         except GatewayError as exc:
-            self.fail(exc)
+            self._unrouted(exc)
+
+    def _unrouted(self, error: GatewayError) -> None:
+        """Wait where no worker is up and one is expected, else answer with the error."""
+        gate = self.context.gate
+        if self.is_closed or gate is None or not gate.hold(self, self.request, error):
+            self.fail(error)
 
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""

@@ -11,6 +11,7 @@ from gateway.http.messages import HttpRequest
 from gateway.proxy.context import Context
 from gateway.requests.client_body import judge, parse_body, sole_model
 from gateway.requests.model_name import asked_in_query
+from gateway.requests.model_rewrite import rewrite
 
 
 def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
@@ -66,4 +67,8 @@ def _parsed(
 def _judged(
     context: Context, http: HttpRequest, asked: str | None, request: InferenceRequest
 ) -> InferenceRequest:
-    return judge(http, context.router.fleet, asked, request, session_names(context.config.headers))
+    fleet = context.router.fleet
+    request = judge(http, fleet, asked, request, session_names(context.config.headers))
+    if context.objects.rewrites is not None:
+        rewrite(http, request, context.objects.rewrites, fleet.served())
+    return request

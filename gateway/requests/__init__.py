@@ -8,5 +8,5 @@ multipart        forms with an upload                      named_session    the 
 model_name       the model that is checked and sent        model_alias      one model under several names
 field_judgement  every field of every engine, judged       steering         fields removed or checked
 cache_salt       the tenant's salt in the body             adapter_field    an adapter named beside the model
-media_uuid       media ids scoped to a tenant
+media_uuid       media ids scoped to a tenant       model_rewrite    a model in place of the client's
 """

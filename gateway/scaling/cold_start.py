@@ -23,6 +23,12 @@ class ColdStart:
     def seconds(self) -> float | None:
         return statistics.median(self._seen) if self._seen else None
 
+    def left_s(self, now: float) -> float | None:
+        """Seconds until the next worker is expected; None before the first was seen."""
+        if self.seconds is None or self._since_s is None:
+            return self.seconds
+        return max(self.seconds - (now - self._since_s), 0.0)
+
     def look(self, num_desired: int, num_up: int, now: float) -> None:
         """Take the number of workers that are advised, and that are up."""
         since_s, has_joined = self._since_s, num_up > self._num_up

@@ -2,7 +2,8 @@
 
 A group's model is the first name of its workers that is no adapter's. Requests for their other names, for
 adapters and for aliases are the group's, also when its workers are gone. Names that no worker ever served
-make no group, so that clients cannot fill the memory; an autoscaler that asks for a name makes one.
+make no group, so that clients cannot fill the memory; an autoscaler that asks for a name makes one, and so
+does the configuration.
 """
 
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ class ModelNames:
     def __init__(self) -> None:
         self._models: dict[str, str] = {}
         self._asked: set[str] = set()
+        self.configured: frozenset[str] = frozenset()
+        """Names of models that may have no workers."""
 
     def __repr__(self) -> str:
         return f"ModelNames({len(self._models)} served, {len(self._asked)} asked)"
@@ -46,6 +49,9 @@ class ModelNames:
             self._asked.add(name)
 
     def find(self, name: str, aliases: Mapping[str, str]) -> str | None:
-        """The model of a name; None for names that no worker served and no autoscaler asked for."""
-        model = self._models.get(name) or self._models.get(aliases.get(name, name))
-        return name if model is None and name in self._asked else model
+        """The model of a name; None for names that no worker served, no autoscaler asked for, and the
+        configuration does not have."""
+        meant = aliases.get(name, name)
+        if (model := self._models.get(name) or self._models.get(meant)) is not None:
+            return model
+        return next((each for each in (name, meant) if each in self._asked or each in self.configured), None)

@@ -7,7 +7,7 @@ reported at once (`unserved`), so that an autoscaler hears within milliseconds t
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.core.fleet import Fleet, Member
@@ -123,12 +123,32 @@ class Planner:
 
     def unserved(self, name: str) -> None:
         """Count a request that got no worker, for every group of its model."""
-        model = self._names.find(name, self._sources.fleet.aliases)
-        for key, group in list(self._groups.items()) if model else ():
-            if key.model == model:
-                group.counts = group.counts._replace(unserved=group.counts.unserved + 1)
-                group.active_until_s = self._clock() + ACTIVE_S
-                _call(group)
+        for group in self._of(name):
+            group.counts = group.counts._replace(unserved=group.counts.unserved + 1)
+        self.waiting(name)
+
+    def waiting(self, name: str) -> None:
+        """Make every group of a model active: a request needs a worker, and none is up."""
+        for group in self._of(name):
+            group.active_until_s = self._clock() + ACTIVE_S
+            _call(group)
+
+    def expects(self, name: str) -> bool:
+        """True if workers for this model may come: some served it before, an autoscaler asked for it, or the
+        configuration names it."""
+        return self._names.find(name, self._sources.fleet.aliases) is not None
+
+    def until_worker_s(self, name: str) -> float | None:
+        """Seconds until a model's next workers are expected, by its last cold starts; None before the
+        first."""
+        left = [group.cold_start.left_s(self._clock()) for group in self._of(name)]
+        return max([each for each in left if each is not None], default=None)
+
+    def configure(self, groups: Collection[tuple[str, Role]]) -> None:
+        """Take the models and roles that may have no workers."""
+        self._names.configured = frozenset(model for model, _ in groups)
+        for model, role in groups:
+            self._named(model, role)
 
     # the round ---------------------------------------------------------------------------------
 
@@ -140,7 +160,8 @@ class Planner:
         for key, group in list(self._groups.items()):
             more = of_models[key.model]
             if key.role is Role.PREFILL:  # its requests are those that the decode workers answer
-                group.counts = more._replace(prompt_tokens=group.counts.prompt_tokens, output_tokens=0.0)
+                its = group.counts if group.members else more  # without any, these compute the prompts too
+                group.counts = more._replace(prompt_tokens=its.prompt_tokens, output_tokens=0.0)
             self._advise(key, group, queued.get(key.model, (0, 0)), more, now)
             _call(group)
 
@@ -247,9 +268,18 @@ class Planner:
                 found[model] = before[0] + num, before[1] + tokens
         return found
 
+    def _of(self, name: str) -> list[_Group]:
+        """The groups of a name's model."""
+        model = self._names.find(name, self._sources.fleet.aliases)
+        return [group for key, group in self._groups.items() if key.model == model]
+
     def _asked(self, name: str, role: Role) -> _Group | None:
-        """The group of a name, made where there is room."""
+        """The group of a name that an autoscaler asks for."""
         self._names.ask(name)
+        return self._named(name, role)
+
+    def _named(self, name: str, role: Role) -> _Group | None:
+        """The group of a name, made where there is room."""
         model = self._names.find(name, self._sources.fleet.aliases)
         return self._group(GroupKey(model, role)) if model else None
 

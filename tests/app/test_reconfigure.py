@@ -122,6 +122,10 @@ SEEN: dict[str, tuple[Any, Callable[[Parts], object], object]] = {
     ),
     "queue_max_requests": (5, lambda p: gate(p).queues._max_queued, 5),
     "queue_timeout_s": (6.0, lambda p: gate(p).queues._timeout_s, 6.0),
+    "scaling_models": (["a"], lambda p: p.scaling.planner.expects("a"), True),
+    "scaling_zero_wait_s": (6.0, lambda p: gate(p).queues.zero.wait_s, 6.0),
+    "scaling_zero_max_requests": (7, lambda p: gate(p).queues.zero.max_requests, 7),
+    "scaling_zero_max_bytes": (8, lambda p: gate(p).queues.zero.max_bytes, 8),
     "tenants": (
         {"t": {"max_concurrent": 4}},
         max_in_flight,
@@ -193,6 +197,8 @@ async def test_a_live_option_changes_the_running_gateway(
         given = {**before, name: value}
         if name in ("queue_max_requests", "queue_timeout_s") or name in HEADERS:
             given = {**WITH_A_GATE, **given}  # without flow control these options have no effect
+        if name.startswith("scaling_zero"):
+            given = {"scaling_models": ["m"], **given}  # else no model starts from zero
         config = load(given, {})
         added = specs_of(config)
         try:

@@ -5,7 +5,6 @@ caller sends there.
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ import grpc.aio
 import pytest
 
 from gateway.decide.services import DECIDE, REPORT
-from gateway.epp.health import EXT_PROC
 from gateway.epp.messages import BodyMode
 from gateway.proto.kvgate.v1 import decide_pb2
-from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from loadtest.ports import free_port
 from tests.support.blackbox.bench import running
-from tests.support.blackbox.http1_bytes import Header
+from tests.support.blackbox.envoy_streams import EnvoyStreams
 from tests.support.blackbox.limited_keys import (
     CARDS,
     FORM_ROUTES,
@@ -35,55 +32,9 @@ from tests.support.blackbox.limited_keys import (
 from tests.support.blackbox.multipart_forms import KIND, form
 from tests.support.blackbox.scripted_worker import FakeWorker
 from tests.support.blackbox.strict_client import DEADLINE_S
-from tests.support.ext_proc import BUFFERED, DUPLEX, request_body, request_headers
+from tests.support.ext_proc import BUFFERED, DUPLEX
 
 pytestmark = pytest.mark.interpreted
-DESTINATION = "x-gateway-destination-endpoint"
-
-
-class Envoy:
-    """Streams of ext_proc to a gateway, each for one request."""
-
-    def __init__(self, channel: grpc.aio.Channel, key: Header) -> None:
-        self._process = channel.stream_stream(EXT_PROC.decode())
-        self._key = key
-
-    async def ask(
-        self, target: str, body: bytes, kind: bytes = b"application/json", mode: BodyMode = DUPLEX
-    ) -> tuple[int, str, bytes, str]:
-        """Status of the refusal (0: none), the worker, and the body and the path that it gets."""
-        headers: Sequence[Header] = (
-            (b":method", b"POST"),
-            (b":path", target.encode()),
-            (b":authority", b"llm"),
-            (b"content-type", kind),
-            self._key,
-        )
-        stream = self._process(timeout=DEADLINE_S)
-        await stream.write(request_headers(headers, modes=(mode, BodyMode.NONE)))
-        await stream.write(request_body(body, is_end=True))
-        worker, path, got = "", target, bytearray()
-        try:
-            while True:
-                reply = pb.ProcessingResponse.FromString(await stream.read())
-                if reply.HasField("immediate_response"):
-                    return reply.immediate_response.status.code, "", b"", ""
-                which: Any = reply.request_body if reply.HasField("request_body") else reply.request_headers
-                common = which.response
-                given = {
-                    each.header.key: each.header.raw_value.decode()
-                    for each in common.header_mutation.set_headers
-                }
-                worker, path = given.get(DESTINATION, worker), given.get(":path", path)
-                if not reply.HasField("request_body"):
-                    continue
-                if mode is BUFFERED:
-                    return 0, worker, common.body_mutation.body or body, path
-                got += common.body_mutation.streamed_response.body
-                if common.body_mutation.streamed_response.end_of_stream:
-                    return 0, worker, bytes(got), path
-        finally:
-            stream.cancel()
 
 
 def models_of(body: bytes) -> list[object]:
@@ -98,7 +49,7 @@ async def test_a_limited_key_reaches_its_model_only(tmp_path: Path, mode: BodyMo
     async with running(*flags, "--epp-port", str(port)) as bench:
         worker = await bench.worker(*CARDS)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            envoy = Envoy(channel, (key[0].lower(), key[1]))
+            envoy = EnvoyStreams(channel, (key[0].lower(), key[1]))
             for route in JSON_ROUTES:
                 for query, named in TAKEN:
                     body = ("{" + named + REST + "}").encode()
@@ -118,7 +69,7 @@ async def test_a_form_of_a_limited_key_has_the_checked_model(tmp_path: Path) -> 
     async with running(*flags, "--epp-port", str(port)) as bench:
         worker: FakeWorker = await bench.worker(*CARDS)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            envoy = Envoy(channel, (key[0].lower(), key[1]))
+            envoy = EnvoyStreams(channel, (key[0].lower(), key[1]))
             for route in FORM_ROUTES:
                 for query, parts in TAKEN_FORMS:
                     status, picked, got, _ = await envoy.ask(route + query, form(*parts), KIND)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.blackbox.bench import running
-from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.http1_bytes import completion, post, request
 from tests.support.blackbox.kube_cluster import BY_LABEL, cluster
 from tests.support.blackbox.scripted_worker import Call, answer_ok
 from tests.support.gateway_process import GatewayProcess
@@ -31,6 +31,17 @@ async def test_pods_join_and_leave() -> None:
         kube.api.remove(PODS, "two")
         await kube.left(two)
         assert await kube.status() == 503  # an empty list that is true
+
+
+async def test_a_gateway_is_ready_once_its_workers_were_listed() -> None:
+    async with cluster(BY_LABEL, status=403) as kube:
+        one = await kube.started()
+        kube.api.put(PODS, pod("one", port=one.port))
+        await until(lambda: len(kube.api.refused) >= 2, "refused twice")
+        assert (await kube.bench.ask(request("GET", "/ready"))).status == 503
+        kube.api.status = 0
+        await kube.joined(one)
+        assert (await kube.bench.ask(request("GET", "/ready"))).status == 200
 
 
 async def test_a_pod_drains_when_it_is_deleted_and_ends_what_it_has() -> None:
@@ -224,11 +235,11 @@ async def test_a_kind_that_is_not_served_costs_a_line_in_the_log() -> None:
     try:
         flags = ("--worker", POOL, f"KVGATE_KUBERNETES_API_SERVER={api.url}")
         async with running(*flags, "--probe-interval-s", "0.2") as bench:
-            await bench.gateway.logged("404 refused with 404; its workers stay unchanged")
+            await bench.gateway.logged("404 Not Found; its workers stay unchanged")
             worker = await bench.worker()
             assert (await bench.ask(post(completion()))).status == 200
             assert await bench.gateway.is_up(worker)
-            assert sum("404 refused with 404" in line for line in bench.gateway.log) == 1
+            assert sum("404 Not Found" in line for line in bench.gateway.log) == 1
     finally:
         await api.stop()
 

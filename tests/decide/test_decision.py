@@ -12,9 +12,12 @@ from gateway.discovery.request_faults import RequestFaults
 from gateway.http.cross_origin import CrossOriginPolicy
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
+from gateway.tenancy.admission.gate import gate_of
+from gateway.tenancy.admission.queues import LOOK_S
 from tests.support.worlds.decisions import W1, W2, W3, Decisions
 from tests.support.worlds.disaggregated import DisaggregatedWorld
 from tests.support.worlds.exchanges import BODY
+from tests.support.worlds.gate import FakeOutlook, zero_config
 
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
 USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)
@@ -303,6 +306,25 @@ def test_a_saturated_fleet_is_waited_for_as_long_as_the_caller_wants(monkeypatch
     assert later[0].HasField("decided") and decisions.in_flight() == 1
     decisions.report(later[0].decided.decision_id, finished=pb.Finished())
     assert decisions.is_free
+
+
+def test_a_first_worker_is_waited_for_as_long_as_the_caller_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    decisions = Decisions(monkeypatch)
+    gate = gate_of(zero_config(), decisions.router, outlook=FakeOutlook())
+    decisions.use(gate=gate)
+    _, replies = decisions.decide(max_queue_ms=2000)
+    assert gate is not None and not replies
+    decisions.loop.advance(2.1)
+    assert replies[0].queued.retry_after_s == 2.0, "as in Retry-After"
+    _, later = decisions.decide()
+    decisions.loop.advance(60.0)
+    assert not later, "longer than any decision outside a queue"
+    decisions.add_worker(W1)
+    decisions.loop.advance(LOOK_S)
+    assert later[0].decided.target.worker == W1
+    decisions.report(later[0].decided.decision_id, finished=pb.Finished())
+    _, (unknown,) = decisions.decide(body=b'{"model":"other","prompt":[1]}')
+    assert unknown.rejected.status == 404 and decisions.is_free
 
 
 def test_a_caller_that_leaves_the_queue_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,8 @@ def test_roles_list_and_watch_what_the_workers_urls_need(render: Path) -> None:
     for url in urls:
         needed |= {"endpointslices"} if "/service/" in url else {"pods"}
         needed |= {"inferencepools"} if "/inferencepool/" in url else set()
+    if any("POOL_OBJECTS" in each["name"] for each in pod_of(render)["containers"][0]["env"]):
+        needed |= {"inferenceobjectives", "inferencemodelrewrites"}
     assert given == needed
     assert pod_of(render)["automountServiceAccountToken"] is bool(urls)
 

@@ -3,9 +3,22 @@
 import pytest
 import yaml
 
+from gateway.discovery.kubernetes.pool_objects import WatchedPoolObjects
+from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.discovery.kubernetes.watched_sources import KubernetesSource
+from gateway.runtime.tasks import Tasks
 from tests.support.chart import GOLDEN, objects, pod_of
-from tests.support.kube_api import PODS, POOLS, SLICES, Object, endpoint, endpoint_slice, pod, pool
+from tests.support.kube_api import (
+    PODS,
+    POOLS,
+    SLICES,
+    Object,
+    endpoint,
+    endpoint_slice,
+    pod,
+    pool,
+    served_api,
+)
 from tests.support.patience import until
 from tests.support.worlds.kube_sources import SourcesWorld, sources_world
 
@@ -52,6 +65,21 @@ async def test_no_rule_of_a_role_is_too_many(render: str, url: str) -> None:
             source = await followed(kube, url)
             await until(lambda kube=kube: 403 in kube.api.refused)
             assert not source.members
+
+
+async def test_a_role_is_enough_for_the_objects_of_a_pool_where_they_are_asked_for() -> None:
+    tasks = Tasks()
+    for render, is_enough in (("objectives", True), ("pool", False)):
+        async with served_api(rules=rules_of(render)) as (api, client):
+            watched = WatchedPoolObjects("llm", "vllm", client, lambda: None, WatchTimes())
+            watched.start(tasks.start)
+            if is_enough:
+                await until(lambda api=api: api.num_watches == 2)
+            else:
+                await until(lambda watched=watched: "403" in (watched.last_error or ""))
+            assert (api.refused == []) == is_enough
+            await tasks.stop()
+            watched.stop()
 
 
 def test_another_pool_is_out_of_reach() -> None:

@@ -12,6 +12,8 @@ from gateway.http.messages import Header
 from gateway.http.networks import Trusted
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
+from gateway.tenancy.admission.gate import gate_of
+from gateway.tenancy.admission.queues import LOOK_S
 from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.authenticator import Authenticator
@@ -37,6 +39,7 @@ from tests.support.worlds.endpoint_picks import (
     destination,
     refusal,
 )
+from tests.support.worlds.gate import FakeOutlook, zero_config
 
 
 @pytest.fixture
@@ -570,6 +573,23 @@ def test_an_empty_fleet_is_answered_with_404_or_503(monkeypatch: pytest.MonkeyPa
     epp = Epp(monkeypatch)
     _, stream = epp.picked()
     assert refusal(stream.take())[0] in (404, 503) and epp.is_free
+
+
+def test_a_first_worker_is_waited_for_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    epp = Epp(monkeypatch)
+    epp.use(gate=gate_of(zero_config(zero_wait_s=60.0), epp.router, outlook=FakeOutlook()))
+    _, late = epp.picked()
+    epp.loop.advance(30.0)
+    picker, stream = epp.picked()
+    assert not late.take() and not stream.take(), "longer than any decision outside a queue"
+    epp.loop.advance(30.1)
+    status, headers, _ = refusal(late.take())
+    assert (status, headers["retry-after"]) == (503, "2")
+    epp.add_worker(W1)
+    epp.loop.advance(LOOK_S)
+    assert destination(stream.take()[0]) == W1
+    picker.aborted("reset")
+    assert epp.is_free
 
 
 def test_saturation_is_answered_with_429_and_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:

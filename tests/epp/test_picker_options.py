@@ -102,7 +102,7 @@ def test_control_headers_count_where_envoy_sets_them(
 ) -> None:
     epp = Epp(monkeypatch, W1, epp_trust_headers=is_trusted, queue_above_in_flight=9)
     with_options(epp, trust_headers=is_trusted)
-    epp.door.objectives = {"chat": 7}
+    epp.door.objects.objectives = {"chat": 7}
     picker, stream = epp.stream()
     picker.message(request_headers([*POST, *STEERED]))
     picker.message(request_body(BODY.replace(b'"m"', b'"other"'), is_end=True))

@@ -98,6 +98,7 @@ REFUSED = [
     (("workers.selector.app=vllm", "keda.enabled=true", "replicaCount=2"), "set keda.prometheusServer"),
     (("workers.selector.app=vllm", "keda.enabled=true", "processes=2"), "set keda.prometheusServer"),
     (("workers.selector.app=vllm", "keda.targets[0].name=vllm"), "model"),
+    (("workers.selector.app=vllm", "workers.inferenceObjectives=true"), "needs workers.inferencePool"),
     (("workers.service=a", "epp.enabled=true", "epp.inferencePool.create=true"), "needs workers.selector"),
     (
         (

@@ -12,8 +12,11 @@ from gateway.core.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
-from gateway.tenancy.admission.gate import gate_of
+from gateway.tenancy.admission.gate import Gate, gate_of
+from gateway.tenancy.admission.queues import LOOK_S
+from tests.support.worlds.disaggregated import DisaggregatedWorld
 from tests.support.worlds.exchanges import ExchangeWorld
+from tests.support.worlds.gate import FakeOutlook, zero_config
 
 
 @pytest.fixture
@@ -201,3 +204,54 @@ def test_a_request_rejected_by_a_full_queue_is_not_tokenized(monkeypatch: pytest
             world.ask()
         assert caught.value.should_retry and caught.value.retry_after_s
     assert len(tokenized) == before
+
+
+def waiting_gate(world: ExchangeWorld) -> Gate:
+    """Admission of a gateway where the model `m` starts from zero."""
+    gate = gate_of(zero_config(), world.router, outlook=FakeOutlook())
+    assert gate is not None
+    world.use(gate=gate)
+    return gate
+
+
+@pytest.mark.parametrize(
+    "connector, first, second",
+    [("bootstrap", "d:1", "p:1"), ("bootstrap", "p:1", "d:1"), ("nixl", "p:1", "d:1")],
+)
+def test_at_zero_a_request_waits_until_a_prefill_and_a_decode_worker_are_up(
+    monkeypatch: pytest.MonkeyPatch, connector: str, first: str, second: str
+) -> None:
+    world = DisaggregatedWorld(monkeypatch)
+    gate = waiting_gate(world)
+    exchange, answered = world.ask()
+    assert len(gate.queues.models["m"].queue) == 1 and answered.events == []
+    world.join(first, connector)
+    world.loop.advance(LOOK_S)
+    assert not world.was_asked(first)
+    world.join(second, connector)
+    world.loop.advance(LOOK_S)
+    assert exchange.decision and exchange.decision.prefill and world.was_asked("p:1")
+    exchange.client_gone()
+    world.loop.advance(1.0)
+    assert world.is_clean() and not gate.queues.models["m"].preparing
+
+
+def test_decode_workers_without_their_prefill_workers_let_requests_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = DisaggregatedWorld(monkeypatch, "d:1", connector="bootstrap")
+    gate = waiting_gate(world)
+    exchange, _ = world.ask()
+    assert len(gate.queues.models["m"].queue) == 1
+    world.join("p:1", "bootstrap")
+    world.loop.advance(LOOK_S)
+    assert exchange.decision and exchange.decision.prefill
+    exchange.client_gone()
+    world.loop.advance(1.0)
+    assert world.is_clean()
+
+
+def test_model_that_nothing_expects_is_an_error_at_once(world: ExchangeWorld) -> None:
+    waiting_gate(world)
+    _, answered = world.ask(b'{"model":"other","prompt":[1]}')
+    assert answered.events == [404, "model_not_found"]

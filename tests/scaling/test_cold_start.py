@@ -1,5 +1,7 @@
 """Cold starts, learnt from joins."""
 
+import pytest
+
 from gateway.scaling.cold_start import MOST_S, ColdStart
 
 
@@ -47,3 +49,15 @@ def test_several_joins_have_a_median() -> None:
     for up, at_s in ((2, 30.0), (3, 40.0), (4, 130.0)):
         cold.look(4, up, at_s)
     assert cold.seconds == 30.0  # of 30, 10 and 90
+
+
+def test_time_left_is_the_median_less_the_time_that_has_passed() -> None:
+    start = ColdStart()
+    assert start.left_s(0.0) is None
+    start.look(1, 0, 0.0)
+    assert start.left_s(5.0) is None, "the first one is not known"
+    start.look(1, 1, 30.0)
+    assert start.left_s(40.0) == 30.0, "from a need that is still to come"
+    start.look(2, 1, 100.0)
+    assert start.left_s(112.0) == pytest.approx(18.0)
+    assert start.left_s(200.0) == 0.0

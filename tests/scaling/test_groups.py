@@ -43,3 +43,11 @@ def test_names_are_bounded() -> None:
         names.ask(f"m{number}")
     assert names.find("m0", {}) == "m0"
     assert names.find(f"m{MAX_NAMES}", {}) is None
+
+
+def test_configured_names_are_models_while_they_are_configured() -> None:
+    names = ModelNames()
+    names.configured = frozenset({"llama"})
+    assert names.find("llama", {}) == "llama" and names.find("other", {}) is None
+    names.configured = frozenset()
+    assert names.find("llama", {}) is None

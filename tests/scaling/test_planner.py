@@ -1,6 +1,7 @@
 """Rounds of advice over a fleet, its ledger, metrics and index."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -91,6 +92,63 @@ def test_fleet_of_zero_is_wanted_as_soon_as_a_request_comes(world: PlannerWorld)
     world.now += ACTIVE_S + 1
     world.round()
     assert heard == [True, True] and not world.planner.is_active("llama", Role.BOTH)
+
+
+def test_request_that_waits_for_a_first_worker_makes_all_roles_active_at_once(world: PlannerWorld) -> None:
+    heard: list[Role] = []
+    for role in (Role.PREFILL, Role.DECODE):
+        world.planner.listen("llama", role, partial(heard.append, role))
+    assert world.planner.expects("llama") and not world.planner.expects("another")
+    world.planner.waiting("llama")
+    world.planner.waiting("another")
+    assert heard == [Role.PREFILL, Role.DECODE]
+    world.queued = {"llama": (3, 900)}
+    for _ in range(20):  # longer than a group stays active without a request
+        world.round()
+        for role in heard[:2]:
+            assert world.planner.is_active("llama", role) and world.advice(role).num_desired == 1
+    assert world.advice(Role.DECODE).attainment is None, "those that wait have not missed it yet"
+
+
+def test_prefill_comes_back_from_zero_by_the_prompts_that_decode_workers_compute(world: PlannerWorld) -> None:
+    world.planner.advice("llama", Role.PREFILL)
+    decode = world.join("d:1", Role.DECODE)
+    world.round()
+    for _ in range(12):
+        world.send(decode, 10, computed=4000)
+        world.round()
+    found = world.advice(Role.PREFILL)
+    assert found.mix.prompt_tokens == pytest.approx(4000.0)
+    assert found.is_active and found.num_desired >= 1
+
+
+def test_configured_model_is_expected_and_wanted_without_an_autoscaler_that_asks(world: PlannerWorld) -> None:
+    world.planner.unserved("llama")
+    assert world.planner.advices() == []
+    world.planner.configure([("llama", Role.PREFILL), ("llama", Role.DECODE)])
+    assert world.planner.expects("gpt"), "an alias of it"
+    world.planner.unserved("llama")
+    world.round()
+    found = [(each.role, each.num_desired) for each in world.planner.advices()]
+    assert found == [(Role.DECODE, 1), (Role.PREFILL, 1)]
+    world.planner.configure([])
+    assert not world.planner.expects("llama")
+
+
+def test_next_worker_is_expected_by_the_slower_role_and_the_time_that_has_passed(world: PlannerWorld) -> None:
+    assert world.planner.until_worker_s("llama") is None
+    for role in (Role.PREFILL, Role.DECODE):
+        world.planner.advice("llama", role)
+    world.planner.unserved("llama")
+    world.round()
+    world.round(4)
+    world.join("p:1", Role.PREFILL)
+    world.round()
+    world.round(2)
+    world.join("d:1", Role.DECODE)
+    world.round()
+    assert world.planner.until_worker_s("llama") == pytest.approx(8 * ROUND_S)
+    assert world.planner.until_worker_s("another") is None
 
 
 def test_attainment_is_known_without_a_worker(world: PlannerWorld) -> None:

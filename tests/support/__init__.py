@@ -9,6 +9,7 @@ A helper of several tests is a file here, named for its subject; no test imports
 Servers and processes
     gateway_process  `kvgate serve`      engine_process   a real engine      engine_model  its model
     kube_api   Kubernetes' API server    sglang_worker    SGLang's answers   zmtp    a hostile publisher
+    real_cluster   a real one            kube_drift       what both answer
     redis_servers, encrypting_redis      Redis       redis_index      an index in it
     token_issuers  JWTs                  model_hub        models         engine_talk      a real engine
     chart      the Helm chart            dashboard        the Grafana board  names   DNS in a process

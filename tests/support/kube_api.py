@@ -2,14 +2,15 @@
 
     test ── put, remove, faults ──► KubeApi ◄── list (limit, continue), watch ── gateway
 
-Only what discovery uses is there; its answers, statuses and event lines are those of a real API server.
+Only what discovery uses is there; its answers, statuses and event lines are those of a real API server
+(tests/support/kube_drift.py holds both beside each other).
 """
 
 import asyncio
 import contextlib
 import json
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,6 +24,10 @@ from loadtest.ports import free_port
 PODS = "/api/v1/namespaces/llm/pods"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/llm/inferencepools"
+OBJECTIVES = "/apis/llm-d.ai/v1alpha2/namespaces/llm/inferenceobjectives"
+REWRITES = "/apis/llm-d.ai/v1alpha2/namespaces/llm/inferencemodelrewrites"
+OLDER_OBJECTIVES = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferenceobjectives"
+OLDER_REWRITES = "/apis/inference.networking.x-k8s.io/v1alpha2/namespaces/llm/inferencemodelrewrites"
 
 Object = dict[str, Any]
 
@@ -59,8 +64,9 @@ class KubeApi:
 
     def __post_init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
-        self._log: list[tuple[int, str, Object]] = []
+        self._log: list[_Change] = []
         self._watchers: set[_Watcher] = set()
+        self._rest: dict[str, tuple[int, list[Object]]] = {}
         self._runner: web.AppRunner | None = None
 
     @property
@@ -89,12 +95,16 @@ class KubeApi:
     def put(self, path: str, found: Object) -> None:
         """Add or replace an object."""
         known = self._objects.setdefault(path, {})
-        kind = "MODIFIED" if found["metadata"]["name"] in known else "ADDED"
+        before = known.get(found["metadata"]["name"])
         known[found["metadata"]["name"]] = found
-        self._happened(path, kind, found)
+        self._happened(path, before, found)
+
+    def found(self, path: str, name: str) -> Object:
+        """A copy of an object."""
+        return _copy(self._objects[path][name], self.version)
 
     def remove(self, path: str, name: str) -> None:
-        self._happened(path, "DELETED", self._objects[path].pop(name))
+        self._happened(path, self._objects[path].pop(name), None)
 
     def remove_unseen(self, path: str, name: str) -> None:
         """Remove an object without any event: it was gone while no watch was open."""
@@ -111,7 +121,9 @@ class KubeApi:
         self.version += 1
         self.oldest = self.version
         for watcher in self._watchers:
-            watcher.queue.put_nowait(_line("ERROR", _expired()) if as_event else None)
+            if as_event:
+                watcher.queue.put_nowait(_line("ERROR", _expired()))
+            watcher.queue.put_nowait(None)
 
     def cut(self, rest: bytes = b'{"type":"MODIFIED","obj') -> None:
         """Reset each watch in the middle of a line."""
@@ -134,21 +146,25 @@ class KubeApi:
 
     # answers -----------------------------------------------------------------------------------
 
-    def _happened(self, path: str, kind: str, found: Object) -> None:
+    def _happened(self, path: str, before: Object | None, after: Object | None) -> None:
         self.version += 1
-        found["metadata"]["resourceVersion"] = str(self.version)
-        self._log.append((self.version, path, {"type": kind, "object": json.loads(json.dumps(found))}))
+        copies = [each and _copy(each, self.version) for each in (before, after)]
+        change = _Change(self.version, path, *copies)
+        if after is not None:
+            after["metadata"]["resourceVersion"] = str(self.version)
+        self._log.append(change)
         for watcher in self._watchers:
-            if watcher.path == path and not self.is_silent and _selects(watcher.query, found):
-                watcher.queue.put_nowait(_line(kind, found))
+            if not self.is_silent and (line := change.line(watcher.path, watcher.query)):
+                watcher.queue.put_nowait(line)
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         path, query = request.path, dict(request.query)
         self.requests.append((path, query))
         if refusal := self._refusal(request):
             self.refused.append(refusal)
-            body = {"kind": "Status", "message": f"refused with {refusal}", "code": refusal}
-            return web.json_response(body, status=refusal, headers=self.headers)
+            if path in self.absent:
+                return web.Response(text="404 page not found\n", status=404)
+            return _status(refusal, _REASONS.get(refusal, ""), f"refused with {refusal}", self.headers)
         return await self._watch(request, path, query) if "watch" in query else self._list(path, query)
 
     def _refusal(self, request: web.Request) -> int:
@@ -161,24 +177,34 @@ class KubeApi:
         return self.status
 
     def _list(self, path: str, query: dict[str, str]) -> web.Response:
-        found = [each for each in self._objects.get(path, {}).values() if _selects(query, each)]
-        start = int(query.get("continue", "0"))
-        end = start + min(int(query.get("limit", "500")), self.max_page)
-        metadata = {"resourceVersion": str(self.version)} | (
-            {"continue": str(end)} if end < len(found) else {}
-        )
-        return web.json_response({"kind": "List", "metadata": metadata, "items": found[start:end]})
+        token, version = query.get("continue", ""), self.version
+        if token:
+            if token not in self._rest:
+                return _status(400, "BadRequest", "continue key is not valid")
+            version, left = self._rest[token]
+            if version < self.oldest:
+                return _status(410, "Expired", "The provided continue parameter is too old")
+        else:
+            known = self._objects.get(path, {})
+            left = [known[name] for name in sorted(known) if _selects(query, known[name])]
+        end = min(int(query.get("limit", "500")), self.max_page)
+        metadata = {"resourceVersion": str(version)}
+        if left[end:]:
+            metadata["continue"] = f"page{len(self._rest)}"
+            self._rest[metadata["continue"]] = version, left[end:]
+        return web.json_response({"kind": "List", "metadata": metadata, "items": left[:end]})
 
     async def _watch(self, request: web.Request, path: str, query: dict[str, str]) -> web.StreamResponse:
         response = web.StreamResponse()
         response.enable_chunked_encoding()
         watcher = _Watcher(path, query, response, cast(asyncio.Transport, request.transport))
-        version = int(query["resourceVersion"])
-        if version < self.oldest:
+        if int(query["resourceVersion"]) < self.oldest:
             watcher.queue.put_nowait(_line("ERROR", _expired()))
+            watcher.queue.put_nowait(None)
         elif not self.is_silent:
-            for line in self._since(version, path, query):
-                watcher.queue.put_nowait(line)
+            for change in self._log:
+                if line := change.line(path, query):
+                    watcher.queue.put_nowait(line)
         await response.prepare(request)
         self._watchers.add(watcher)
         try:
@@ -190,10 +216,36 @@ class KubeApi:
             self._watchers.discard(watcher)
         return response
 
-    def _since(self, version: int, path: str, query: dict[str, str]) -> Iterator[bytes]:
-        for at, where, event in self._log:
-            if at > version and where == path and _selects(query, event["object"]):
-                yield _line(event["type"], event["object"])
+
+_REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 429: "TooManyRequests"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Object before and after it changed; None: it was not there."""
+
+    version: int
+    path: str
+    before: Object | None
+    after: Object | None
+
+    def line(self, path: str, query: dict[str, str]) -> bytes | None:
+        """The event of a watch: an object that a selector does not select is not there."""
+        if path != self.path or self.version <= int(query["resourceVersion"]):
+            return None
+        before, after = (
+            each if each and _selects(query, each) else None for each in (self.before, self.after)
+        )
+        if after is not None:
+            return _line("MODIFIED" if before else "ADDED", after)
+        return _line("DELETED", before) if before else None
+
+
+def _copy(found: Object, version: int) -> Object:
+    """An object as it is now, with the version of an event."""
+    copied: Object = json.loads(json.dumps(found))
+    copied["metadata"]["resourceVersion"] = str(version)
+    return copied
 
 
 def _allows(rule: Object, request: web.Request) -> bool:
@@ -208,6 +260,11 @@ def _allows(rule: Object, request: web.Request) -> bool:
         and verb in rule["verbs"]
         and ("resourceNames" not in rule or name in rule["resourceNames"])
     )
+
+
+def _status(code: int, reason: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
+    return web.json_response(body, status=code, headers=headers)
 
 
 def _line(kind: str, found: Object) -> bytes:
@@ -280,6 +337,28 @@ def pool(*ports: int, name: str = "vllm", uid: str = "uid-pool", **changes: Any)
     if "protocol" in changes:
         spec["appProtocol"] = changes["protocol"]
     return {"metadata": {"name": name, "uid": uid}, "spec": spec}
+
+
+POOL_REFERENCE = {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "vllm"}
+
+
+def objective(name: str, priority: int | None) -> Object:
+    """InferenceObjective of the pool `vllm`."""
+    spec: Object = {"poolRef": POOL_REFERENCE, "priority": priority}
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec}
+
+
+def rewrite_rule(*names: str, to: Mapping[str, int | None] | None = None) -> Object:
+    """Rule for the names of models, or for all names without any; targets with their weights."""
+    targets = [{"modelRewrite": name, "weight": weight} for name, weight in (to or {}).items()]
+    matches = [{"model": {"type": "Exact", "value": name}} for name in names]
+    return {"matches": matches or None, "targets": targets or None}
+
+
+def model_rewrite(name: str, *rules: Object, created: str = "2026-01-01T00:00:00Z") -> Object:
+    """InferenceModelRewrite of the pool `vllm`."""
+    metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": created}
+    return {"metadata": metadata, "spec": {"poolRef": POOL_REFERENCE, "rules": list(rules)}}
 
 
 @asynccontextmanager

@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from gateway.app.component import Component
 from gateway.config import Config
-from gateway.config.epp import objective_priorities
 from gateway.core.errors import GatewayError
+from gateway.core.pool_objects import PoolObjects
 from gateway.decide import metrics as decide
 from gateway.decide.metrics import DecideCollector
 from gateway.epp import metrics as epp
@@ -47,13 +47,16 @@ class GrpcPortsPart(Component):
 
     metric_sections = (("Endpoint picker", epp.METRICS), ("Decision service", decide.METRICS))
 
-    def __init__(self, config: Config, api: Api, dispatch: Dispatch, planner: Planner) -> None:
+    def __init__(
+        self, config: Config, api: Api, dispatch: Dispatch, planner: Planner, objects: PoolObjects
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.decide_counts: Counter[str] = Counter()
         self._config = config
         self._api = api
         self._dispatch = dispatch
         self._planner = planner
+        self._objects = objects
         self._door: Door | None = None
         self._decide_door: DecideDoor | None = None
         self._servers: list[GrpcServer] = []
@@ -112,7 +115,7 @@ class GrpcPortsPart(Component):
             config.server.max_body_bytes,
             counts=self.counts,
             options=config.epp,
-            objectives=objective_priorities(config.epp.objectives),
+            objects=self._objects,
         )
         self._decide_door = door = self._make_decide_door()
         return {**services_of(door), health.EXT_PROC: service_of(self._door)}

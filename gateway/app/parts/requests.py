@@ -23,6 +23,7 @@ from gateway.app.parts.upstream import UpstreamPart
 from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
+from gateway.core.pool_objects import PoolObjects
 from gateway.disaggregation.legs import LegServices
 from gateway.observability.metrics import Metrics
 from gateway.observability.telemetry import Telemetry
@@ -40,6 +41,7 @@ from gateway.tenancy.admission import metrics as admission
 from gateway.tenancy.admission.gate import Gate, follow, gate_of
 from gateway.tenancy.admission.metrics import AdmissionCollector, describe_admission
 from gateway.tenancy.admission.request_identity import trusted_peers
+from gateway.tenancy.admission.zero import Outlook
 
 if TYPE_CHECKING:
     from gateway.bookings.sync import SharedBookings
@@ -85,7 +87,9 @@ class RequestsPart(Component):
     metrics: Metrics
     telemetry: Telemetry
     quota_usage: UsageOf | None
+    outlook: Outlook
     open_requests: OpenRequests
+    objects: PoolObjects
 
     def __post_init__(self) -> None:
         """Make the dispatch of requests, within the running event loop. Raises ConfigError."""
@@ -112,12 +116,13 @@ class RequestsPart(Component):
             suspect=self.roster.suspect,
             faults=states.faults,
             busy=self.lifecycle.rejected,
-            gate=gate_of(config, router, self.quota_usage, time_slice),
+            gate=gate_of(config, router, self.quota_usage, time_slice, self.outlook, self.objects),
             ask_usage=self._asking(config),
             time_slice=time_slice,
             to_report=self.streams.recovery_observer.asking,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
+            objects=self.objects,
             end_observers=self.telemetry.end_observers,
         )
 
@@ -149,7 +154,9 @@ class RequestsPart(Component):
             follow(self.routing.router, gate.queues)
         else:
             time_slice = self.dispatch.context.time_slice
-            gate = gate_of(config, self.routing.router, self.quota_usage, time_slice)
+            gate = gate_of(
+                config, self.routing.router, self.quota_usage, time_slice, self.outlook, self.objects
+            )
             self.dispatch.open_gate(gate)
 
     def _asking(self, config: Config) -> AskUsage:

@@ -6,9 +6,10 @@ from aiohttp.typedefs import Handler
 from prometheus_client.registry import Collector
 
 from gateway.admin.app import shows
-from gateway.app.component import Component
+from gateway.app.component import Component, ConfigChange, Swap
 from gateway.app.parts.fleet import FleetPart
 from gateway.config import Config
+from gateway.config.scaling import roles_at_zero
 from gateway.core.errors import ConfigError
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
@@ -36,11 +37,17 @@ class ScalingPart(Component):
         )
         options = config.scaling
         is_alone = options.port > 0  # the external scaler is for one gateway
-        self.planner = Planner(sources, options.ttft_objective_s, options.down_after_s, is_alone=is_alone)
-        fleet.metrics.on_unserved = self.planner.unserved
+        self.planner = planner = Planner(
+            sources, options.ttft_objective_s, options.down_after_s, is_alone=is_alone
+        )
+        planner.configure(roles_at_zero(options.models))
+        fleet.metrics.on_unserved = planner.unserved
 
     async def start(self, tasks: Tasks) -> None:
         tasks.start("advise autoscalers", keep_advised(self.planner))
+
+    async def reconfigure(self, change: ConfigChange) -> Swap | None:
+        return lambda: self.planner.configure(roles_at_zero(change.config.scaling.models))
 
     def collectors(self) -> Sequence[Collector]:
         return [ScalingCollector(self.planner.advices)]

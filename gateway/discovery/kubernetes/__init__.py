@@ -9,5 +9,6 @@ endpoints       endpoints of pods and slices              tables      endpoints 
 inference_pools their pods and ports      api_objects objects and events as the API sends them
 client          requests to the API server                cluster     its address, token and CA
 queries         the objects of a URL                      single_list endpoints without a watch
-metrics         metrics
+metrics         metrics              pool_objects    objectives and rewrites of a pool
+inference_objects  what these objects give
 """

@@ -113,6 +113,55 @@ class InferencePool(msgspec.Struct):
     spec: PoolSpec = msgspec.field(default_factory=PoolSpec)
 
 
+class DatedMetadata(ObjectMetadata, rename="camel"):
+    creation_timestamp: str = ""
+
+
+class PoolReference(msgspec.Struct):
+    name: str = ""
+    group: str | None = None
+    kind: str | None = None
+
+
+class ObjectiveSpec(msgspec.Struct, rename="camel"):
+    pool_ref: PoolReference | None = None
+    priority: int | None = None
+
+
+class InferenceObjective(msgspec.Struct):
+    metadata: ObjectMetadata
+    spec: ObjectiveSpec = msgspec.field(default_factory=ObjectiveSpec)
+
+
+class ModelMatch(msgspec.Struct):
+    value: str = ""
+    type: str | None = None
+
+
+class RequestMatch(msgspec.Struct):
+    model: ModelMatch | None = None
+
+
+class TargetModel(msgspec.Struct, rename="camel"):
+    model_rewrite: str = ""
+    weight: int | None = None
+
+
+class RewriteRule(msgspec.Struct):
+    matches: list[RequestMatch] | None = None
+    targets: list[TargetModel] | None = None
+
+
+class RewriteSpec(msgspec.Struct, rename="camel"):
+    pool_ref: PoolReference | None = None
+    rules: list[RewriteRule] | None = None
+
+
+class InferenceModelRewrite(msgspec.Struct):
+    metadata: DatedMetadata
+    spec: RewriteSpec = msgspec.field(default_factory=RewriteSpec)
+
+
 class Named(msgspec.Struct):
     """Object of which only the metadata counts: of a bookmark, or one that was deleted."""
 
@@ -132,7 +181,8 @@ class ApiStatus(msgspec.Struct):
     code: int = 0
 
 
-T = TypeVar("T", bound="Pod | EndpointSlice | InferencePool")
+ApiObject = Pod | EndpointSlice | InferencePool | InferenceObjective | InferenceModelRewrite
+T = TypeVar("T", bound=ApiObject)
 
 
 class Page(msgspec.Struct, Generic[T]):
@@ -186,6 +236,8 @@ class Codec(Generic[T]):
 PODS = Codec(Page[Pod], Pod)
 SLICES = Codec(Page[EndpointSlice], EndpointSlice)
 POOLS = Codec(Page[InferencePool], InferencePool)
+OBJECTIVES = Codec(Page[InferenceObjective], InferenceObjective)
+REWRITES = Codec(Page[InferenceModelRewrite], InferenceModelRewrite)
 
 _raw_event = msgspec.json.Decoder(RawEvent).decode
 _named = msgspec.json.Decoder(Named).decode

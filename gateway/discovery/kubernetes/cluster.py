@@ -80,9 +80,14 @@ class ClusterAccess:
 
 
 def cluster_access(
-    section: KubernetesSection, environ: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT
+    section: KubernetesSection,
+    environ: Mapping[str, str] = os.environ,
+    account: Path = SERVICE_ACCOUNT,
+    *,
+    needed_by: str = "worker: k8s://",
 ) -> ClusterAccess:
-    """Access as configured, else that of the cluster in which this process runs. Raises ConfigError."""
+    """Access as configured, else that of the cluster in which this process runs. Raises ConfigError, which
+    says what it is `needed_by`."""
     token_file = Path(section.token_file) if section.token_file else None
     ca_file = Path(section.ca_file) if section.ca_file else None
     if section.api_server:
@@ -93,7 +98,7 @@ def cluster_access(
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise ConfigError(
-            "worker: k8s:// needs an API server: this is not a pod (KUBERNETES_SERVICE_HOST is not "
+            f"{needed_by} needs an API server: this is not a pod (KUBERNETES_SERVICE_HOST is not "
             "set), and [kubernetes] api_server is not set"
         )
     address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

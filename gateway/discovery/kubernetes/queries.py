@@ -18,3 +18,14 @@ def pool_query(pool: KubernetesUrl) -> ApiQuery:
     """Query for one InferencePool: rights for it alone are enough."""
     path = f"/apis/inference.networking.k8s.io/v1/namespaces/{pool.namespace}/inferencepools"
     return ApiQuery(path, field_selector=f"metadata.name={pool.name}")
+
+
+POOL_OBJECT_GROUPS = ("llm-d.ai", "inference.networking.x-k8s.io")
+"""API groups of InferenceObjective and InferenceModelRewrite, the older one last."""
+
+
+def pool_object_queries(namespace: str, resource: str) -> list[ApiQuery]:
+    """Queries for all objects of such a resource, in each of its groups."""
+    return [
+        ApiQuery(f"/apis/{group}/v1alpha2/namespaces/{namespace}/{resource}") for group in POOL_OBJECT_GROUPS
+    ]

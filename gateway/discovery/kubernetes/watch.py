@@ -28,6 +28,8 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.kubernetes")
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+NOT_SERVED = (403, 404)
+"""Statuses of a kind that is not there: without rights for it the API does not say which of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class WatchTimes:
 
 class ObjectWatch(Generic[T]):
     """Copy of the API's objects of one kind. `on_list` gets all objects after each complete list, `on_change`
-    one that changed; `name` is for the log."""
+    one that changed; `name` and `unchanged`, what stays as it is while the API fails, are for the log.
+    `older` is asked at each list where `query` is not served: the same kind in an older group."""
 
     def __init__(
         self,
@@ -50,9 +53,13 @@ class ObjectWatch(Generic[T]):
         on_list: Callable[[Mapping[str, T]], None],
         on_change: Callable[[ObjectChange[T]], None],
         times: WatchTimes,
+        older: ApiQuery | None = None,
+        unchanged: str = "its workers",
     ) -> None:
-        self._name = name
+        self.name = name
+        self._unchanged = unchanged
         self._client = client
+        self._queries = [query] if older is None else [query, older]
         self._query = query
         self._codec = codec
         self._on_list = on_list
@@ -77,7 +84,7 @@ class ObjectWatch(Generic[T]):
 
     async def _list(self, token: str) -> None:
         try:
-            page = self._codec.page(await self._client.page(self._query, token))
+            page = self._codec.page(await self._page(token))
         except ApiRequestFailed as exc:
             return self._failed(exc.failure)
         except UNREADABLE as exc:
@@ -90,6 +97,21 @@ class ObjectWatch(Generic[T]):
             self._note()
         return None
 
+    async def _page(self, token: str) -> bytes:
+        """A page; the first one decides which query is used until the next list."""
+        if not token:
+            *first, self._query = self._queries
+            for query in first:
+                try:
+                    page = await self._client.page(query, "")
+                except ApiRequestFailed as exc:
+                    if exc.failure.status not in NOT_SERVED:
+                        raise
+                else:
+                    self._query = query
+                    return page
+        return await self._client.page(self._query, token)
+
     async def _watch(self, version: str, timeout_s: float) -> None:
         times = self._times
         try:
@@ -100,7 +122,7 @@ class ObjectWatch(Generic[T]):
                     if not self._take(line):
                         return None
         except WatchSilent:
-            log.debug("Kubernetes %s: no line for %g s, watching again", self._name, times.silence_s)
+            log.debug("Kubernetes %s: no line for %g s, watching again", self.name, times.silence_s)
         except ApiRequestFailed as exc:
             return self._failed(exc.failure)
         return self.reflector.closed(time.monotonic())
@@ -127,11 +149,11 @@ class ObjectWatch(Generic[T]):
     def _note(self) -> None:
         reason = self.reflector.last_reason
         if self.last_error != reason:
-            what = f"{self._name}: {reason}"  # a rate-limited kind of its own
-            self._log.warning("Kubernetes %s; its workers stay unchanged", what)
+            what = f"{self.name}: {reason}"  # a rate-limited kind of its own
+            self._log.warning("Kubernetes %s; %s stay unchanged", what, self._unchanged)
         self.last_error = reason
 
     def _recovered(self) -> None:
         if self.last_error is not None:
-            self._log.info("Kubernetes %s: watch recovered", self._name)
+            self._log.info("Kubernetes %s: watch recovered", self.name)
         self.last_error = None

@@ -7,5 +7,6 @@ fair_queue        order within a queue                  saturation  when a worke
 rejections        errors of rejected requests           stats       counts, latest rejections
 metrics           metrics, and the admin API's page
 token_bucket      a burst that refills                  drain_rate  tokens released per second
+model_queue       the queue of one model            zero        models that wait for a first worker
 base              a request, as admission control sees it
 """

@@ -142,6 +142,10 @@ class Band:
         queue = self._queues.get(tenant)
         return len(queue.entries) if queue else 0
 
+    def tokens_of(self, tenant: str) -> int:
+        queue = self._queues.get(tenant)
+        return queue.num_tokens if queue else 0
+
     @property
     def longest(self) -> int:
         return len(self._by_length) - 1
@@ -222,6 +226,19 @@ class FairQueue:
     def has_room(self, tenant: str, priority: int) -> bool:
         """True if a request that arrives now would be queued."""
         return self._num_waiting < self.max_waiting or self._victim(tenant, priority) is not None
+
+    def displace(self, tenant: str, priority: int, num_tokens: int) -> QueueEntry | None:
+        """Take out the request that has to leave for a new one of so many tokens where memory is short: of a
+        later priority, or of a tenant with more tokens in the queue. None: the new one has to."""
+        victim = self._victim(tenant, priority)
+        if victim is None:
+            return None
+        if victim.priority == priority:
+            band = self._bands[priority]
+            if band.tokens_of(victim.tenant) <= band.tokens_of(tenant) + num_tokens:
+                return None
+        self.remove(victim)
+        return victim
 
     def pop(self) -> QueueEntry | None:
         """Take out the next request, which counts as served from now on; None if the queue is empty."""

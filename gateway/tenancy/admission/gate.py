@@ -2,6 +2,7 @@
 
     parsed ─ admit: tenant, its request limits, room in the queue ─► prompt ─ route: its tenant's token limit;
       saturated? wait, else go ─► … ─ ended: settle the cost
+                                └─ hold: wait too, where no worker is up and one is expected
 
 A rejected request gets 429 with Retry-After and the reason, as early as it is known. Without limits, queues
 or trusted proxies there is no gate.
@@ -16,7 +17,8 @@ from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.bookings.time_slice import TimeSlice
 from gateway.config import Config
 from gateway.core.decision import Prompt
-from gateway.core.errors import GatewayError, TooManyRequests
+from gateway.core.errors import GatewayError, NoWorker, TooManyRequests
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import GENERATE, TABLE, RouteKind, paths
 from gateway.core.usage import Usage
@@ -26,18 +28,21 @@ from gateway.http.response_observer import ResponseObserver
 from gateway.routing.router import Router
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.base import Waiter
-from gateway.tenancy.admission.queues import ModelQueues, at_once, tokens_of
+from gateway.tenancy.admission.model_queue import tokens_of
+from gateway.tenancy.admission.queues import ModelQueues, at_once
 from gateway.tenancy.admission.rejections import slo_unreachable
 from gateway.tenancy.admission.request_identity import (
     HeaderNames,
     declared_identity,
     header_names,
+    objective_priority,
     tenant_of_key,
     trusted_peers,
 )
 from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import AdmissionStats
 from gateway.tenancy.admission.tenants import Tenant, Tenants, Ticket
+from gateway.tenancy.admission.zero import Outlook, ZeroRule
 
 UNQUEUED: Final = paths(route for route in TABLE if not route.is_queued) | {STORED}
 """Paths that engines answer without occupying a sequence: never queued."""
@@ -59,16 +64,18 @@ class Gate:
         tokenize: Tokenize,
         stats: AdmissionStats,
         loop: asyncio.AbstractEventLoop,
+        objects: PoolObjects,
     ) -> None:
         self.queues = queues
         self.tenants = tenants
         self.stats = stats
         self.now = loop.time
         self._names = names
+        self._objects = objects
         self._trusted = trusted
         self._is_trusting = bool(trusted)
         self._tokenize = tokenize
-        self._is_queueing = queues.rule.is_on
+        self._is_queueing = queues.is_on
         queues.on_refused = self._rejected
 
     def __repr__(self) -> str:
@@ -80,11 +87,12 @@ class Gate:
         trusted = trusted_peers(config)
         self._trusted, self._is_trusting, self._names = trusted, bool(trusted), header_names(config)
         self.queues.reconfigure(config)
-        self._is_queueing = self.queues.rule.is_on
+        self._is_queueing = self.queues.is_on
         self.tenants.limit(config.tenants, self.now())
 
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> Ticket:
-        """Admit a request until its exchange has `ended`. Raises TooManyRequests, with nothing counted."""
+        """Admit a request until its exchange has `ended`. Raises TooManyRequests, or NoWorker, with nothing
+        counted."""
         now = self.now()
         is_trusted = http.is_trusted or (self._is_trusting and self._trusted.trusts(responder.peer))
         tenant = self.identify(http, request, now, is_trusted=is_trusted)
@@ -92,7 +100,7 @@ class Gate:
             if self._is_queueing:
                 self.queues.check_room(request.model, tenant.name, request.priority or 0)
             tenant.admit(now)
-        except TooManyRequests as error:
+        except GatewayError as error:
             self.stats.reject(request, tenant, error, http)
             error.request = request
             raise
@@ -114,7 +122,10 @@ class Gate:
                 prompt = self._tokenize(request) if prompt is None else prompt
                 self._take_tokens(request, prompt, ticket)
             if self._must_wait(request):
-                prompt = self._tokenize(request) if prompt is None else prompt
+                if self.queues.is_at_zero(request.model):
+                    prompt = None  # made once a worker is up: which tokens it counts is not known
+                elif prompt is None:
+                    prompt = self._tokenize(request)
                 self.queues.wait(waiter, request, prompt, ticket)
                 return False, prompt
         except GatewayError as error:
@@ -122,6 +133,25 @@ class Gate:
             waiter.fail(error)
             return False, prompt
         return True, prompt
+
+    def hold(self, waiter: Waiter, request: InferenceRequest, error: GatewayError) -> bool:
+        """True: a request that found no worker waits for one, or was rejected. False: `error` answers it."""
+        ticket = waiter.ticket
+        if ticket is None or request.path in UNQUEUED or not self.queues.zero.holds(request.model, error):
+            return False
+        try:
+            if ticket.tenant.tokens is not None and not ticket.num_tokens:
+                self._take_tokens(request, None, ticket)
+            self.queues.wait(waiter, request, None, ticket)
+        except GatewayError as refused:
+            self._rejected(waiter, request, refused)
+            waiter.fail(refused)
+        return True
+
+    def may_hold(self, model: str) -> bool:
+        """True if a request for this model may have to wait for workers of which nothing is known yet."""
+        fleet = self.queues.zero.fleet
+        return self.queues.zero.is_on and (fleet.is_bound(model) or not fleet.is_ready(model))
 
     def ended(
         self,
@@ -160,9 +190,9 @@ class Gate:
         try:
             if self._is_queueing:
                 self.queues.check_room(request.model, tenant.name, request.priority or 0)
-            if self._must_wait(request):
+            if self._must_wait(request) or self.queues.zero.is_at_zero(request.model):
                 result = "queued"
-        except TooManyRequests as error:
+        except (TooManyRequests, NoWorker) as error:
             result, reason = "rejected", error.message
         return {
             "tenant": tenant.name,
@@ -192,8 +222,11 @@ class Gate:
             name = declared.tenant if declared else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
         limits = tenant.limits
-        if declared is not None and declared.priority is not None:
-            request.priority = declared.priority
+        priority = declared.priority if declared is not None else None
+        if priority is None and is_trusted and self._objects.objectives:
+            priority = objective_priority(http.headers, self._objects.objectives)
+        if priority is not None:
+            request.priority = priority
         elif request.priority is None or request.priority < limits.priority:
             request.priority = limits.priority
         slo_s = declared.slo_ttft_s if declared else None
@@ -221,7 +254,7 @@ class Gate:
             raise slo_unreachable(request, first_s)
         return False
 
-    def _take_tokens(self, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
+    def _take_tokens(self, request: InferenceRequest, prompt: Prompt | None, ticket: Ticket) -> None:
         now, num_tokens = self.now(), tokens_of(request, prompt)
         ticket.tenant.take_tokens(num_tokens, now)
         ticket.num_tokens = num_tokens
@@ -253,7 +286,7 @@ def num_generated(request: InferenceRequest, answer: ResponseObserver | None, us
 
 def follow(router: Router, queues: ModelQueues) -> None:
     """Connect a router to the queues: it skips saturated workers and reports freed ones."""
-    if queues.rule.is_on:
+    if queues.is_on:
         router.spare, router.on_freed = queues.spare, queues.freed
 
 
@@ -262,13 +295,17 @@ def gate_of(
     router: Router,
     used_of: Callable[[str], QuotaUsage | None] | None = None,
     time_slice: TimeSlice | None = None,
+    outlook: Outlook | None = None,
+    objects: PoolObjects | None = None,
 ) -> Gate | None:
     """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
     a tenant's usage in the other processes of this host; released requests are decided in `time_slice`, where
-    there is one. Raises ConfigError."""
+    there is one; `outlook` says which models may start from zero, and `objects` have the priorities of
+    objectives. Raises ConfigError."""
     rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+    zero = ZeroRule(router.fleet, outlook, config)
     trusted = trusted_peers(config)
-    if not (rule.is_on or trusted or config.tenants or config.epp.trust_headers):
+    if not (rule.is_on or zero.is_on or trusted or config.tenants or config.epp.trust_headers):
         return None
     loop = asyncio.get_running_loop()
     queues = ModelQueues(
@@ -279,6 +316,7 @@ def gate_of(
         timeout_s=config.queue.timeout_s,
         loop=loop,
         go=at_once if time_slice is None else time_slice.decide,
+        zero=zero,
     )
     follow(router, queues)
     return Gate(
@@ -289,4 +327,5 @@ def gate_of(
         tokenize=router.tokenize,
         stats=AdmissionStats(),
         loop=loop,
+        objects=objects or PoolObjects(),
     )

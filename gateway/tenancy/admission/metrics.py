@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.tenancy.admission.gate import Gate
-from gateway.tenancy.admission.queues import ModelQueue
+from gateway.tenancy.admission.model_queue import ModelQueue
 from gateway.tenancy.admission.tenants import Tenant
 
 MAX_TENANTS_SHOWN = 200
@@ -37,6 +37,8 @@ def _queue(gate: Gate, model: str, known: ModelQueue, now: float) -> dict[str, A
         "model": model,
         "queued_requests": len(known.queue),
         "queued_prompt_tokens": known.queue.num_tokens,
+        "queued_body_bytes": known.num_bytes,
+        "zero_for_s": round(now - known.zero_since_s, 3) if known.zero_since_s is not None else None,
         "predicted_wait_s": round(gate.queues.wait_s(known, model, known.queue.num_tokens), 3),
         "priorities": [
             {
@@ -69,6 +71,12 @@ QUEUED_TOKENS = gauge(
     "model",
     merge=Merge.SUM,
 )
+QUEUED_BYTES = gauge(
+    "kvgate_queue_body_bytes",
+    "Bytes of request bodies that wait in the admission queue, by model.",
+    "model",
+    merge=Merge.SUM,
+)
 WAIT = histogram(
     "kvgate_queue_wait_seconds",
     "Time that requests spent in the admission queue in seconds, whether sent or rejected, by model.",
@@ -98,7 +106,7 @@ IN_FLIGHT = gauge(
     merge=Merge.SUM,
 )
 
-METRICS = (QUEUED, QUEUED_TOKENS, WAIT, EXITS, ADMITTED, REJECTED, TOKENS, IN_FLIGHT)
+METRICS = (QUEUED, QUEUED_TOKENS, QUEUED_BYTES, WAIT, EXITS, ADMITTED, REJECTED, TOKENS, IN_FLIGHT)
 
 
 class AdmissionCollector(Collector):
@@ -113,6 +121,7 @@ class AdmissionCollector(Collector):
         models = sorted(self._gate.queues.models.items())
         yield QUEUED.family((model, len(known.queue)) for model, known in models)
         yield QUEUED_TOKENS.family((model, known.queue.num_tokens) for model, known in models)
+        yield QUEUED_BYTES.family((model, known.num_bytes) for model, known in models)
         yield WAIT.histograms((model, known.wait_s) for model, known in models)
         yield EXITS.family(
             ((model, result), num) for model, known in models for result, num in sorted(known.ends.items())

@@ -1,9 +1,11 @@
-"""Queues of requests while their model's workers are saturated: one per model.
+"""Queues of requests while their model's workers are saturated, or none is up: one per model.
 
     wait ─► queue ─► a worker has room: go ─► the decision, as of any request
               ├─► its deadline or the longest wait has passed, it is displaced from a full queue, shutdown:
               rejected
               └─► its client disconnected: removed at once
+
+              └─► its model is left without workers: it waits on for the first one (`zero.py`)
 
 Queues move when a first token or an end frees a worker (`freed`), and every LOOK_S while something waits:
 workers join, other gateways' requests end and workers' own load reports change without a notification here.
@@ -12,22 +14,22 @@ Each gateway queues its own requests; loads include the bookings of the other ga
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from gateway.config import Config
 from gateway.core.decision import Prompt
-from gateway.core.errors import GatewayError, TooManyRequests
+from gateway.core.errors import GatewayError
 from gateway.core.fleet import EligibleWorker, Fleet, Member
-from gateway.core.ledger import REQUEST_TOKENS, Ledger
+from gateway.core.ledger import Ledger
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
-from gateway.observability.metrics import Bounds, Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.admission.base import Waiter
-from gateway.tenancy.admission.drain_rate import DrainRate, PredictedRate
-from gateway.tenancy.admission.fair_queue import NEVER, FairQueue, QueueEntry
+from gateway.tenancy.admission.drain_rate import PredictedRate
+from gateway.tenancy.admission.fair_queue import NEVER, QueueEntry
+from gateway.tenancy.admission.model_queue import ModelQueue, QueuedRequest, work_of
 from gateway.tenancy.admission.rejections import (
     queue_full,
     queue_timeout,
@@ -37,6 +39,7 @@ from gateway.tenancy.admission.rejections import (
 )
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 from gateway.tenancy.admission.tenants import Ticket
+from gateway.tenancy.admission.zero import RELEASE, ZeroRule
 
 log = logging.getLogger("kvgate.admission")
 
@@ -54,7 +57,8 @@ MIN_INTERVAL_S: Final = 1e-4
 MIN_PER_S: Final = 0.1
 """Requests or tokens per second that leave a queue at least, by prediction: without a worker nothing is
 known."""
-WAIT_BOUNDS_S: Final[Bounds] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+MAX_PREPARING: Final = 64
+"""Released requests of a model while their prompts are being made: no booking shows them yet."""
 
 Go = Callable[[Waiter, InferenceRequest, Prompt | None, Callable[[], None]], bool]
 """Decides and sends a request. Returns False if the decision comes later: its bookings are not visible yet,
@@ -70,44 +74,6 @@ def at_once(
     return True
 
 
-class QueuedRequest(QueueEntry):
-    """Request in a queue, with the exchange and the prompt that it continues with."""
-
-    __slots__ = ("waiter", "request", "prompt")
-
-    def __init__(
-        self,
-        waiter: Waiter,
-        request: InferenceRequest,
-        prompt: Prompt,
-        ticket: Ticket,
-        num_tokens: int,
-        now: float,
-        deadline_s: float,
-    ) -> None:
-        super().__init__(
-            ticket.tenant.name,
-            num_tokens,
-            now,
-            priority=request.priority or 0,
-            weight=ticket.tenant.limits.weight,
-            deadline_s=deadline_s,
-        )
-        self.waiter = waiter
-        self.request = request
-        self.prompt = prompt
-
-
-class ModelQueue:
-    """Queue of one model, with its drain rate and counts by outcome."""
-
-    def __init__(self, max_queued: int) -> None:
-        self.queue = FairQueue(max_queued)
-        self.rate = DrainRate()
-        self.wait_s = Histogram(WAIT_BOUNDS_S)
-        self.ends: Counter[str] = Counter()
-
-
 class ModelQueues:
     def __init__(
         self,
@@ -119,9 +85,12 @@ class ModelQueues:
         timeout_s: float,
         loop: asyncio.AbstractEventLoop,
         go: Go = at_once,
+        zero: ZeroRule | None = None,
     ) -> None:
         """Queues that release requests to `go`."""
         self.rule = rule
+        self._release_rule = rule if rule.is_on else RELEASE
+        self.zero = ZeroRule(fleet) if zero is None else zero
         self.models: dict[str, ModelQueue] = {}
         self.go = go
         self.on_refused: OnRefused = lambda waiter, request, error: None
@@ -131,7 +100,7 @@ class ModelQueues:
         self._timeout_s = timeout_s
         self._loop = loop
         self._log = RateLimitedLog(log)
-        self._num_waiting = 0
+        self._num_waiting = self._num_bytes = 0
         self._freed: set[WorkerId] = set()
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -141,12 +110,22 @@ class ModelQueues:
     def __repr__(self) -> str:
         return f"ModelQueues({self._num_waiting} waiting, {self.rule})"
 
+    @property
+    def is_on(self) -> bool:
+        """True if requests may have to wait."""
+        return self.rule.is_on or self.zero.is_on
+
     def reconfigure(self, config: Config) -> None:
         """Apply changed bounds, also to requests that already wait."""
-        self.rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+        self.rule = rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
+        self._release_rule = rule if rule.is_on else RELEASE
+        self.zero.reconfigure(config)
         self._max_queued, self._timeout_s = config.queue.max_requests, config.queue.timeout_s
         for known in self.models.values():
-            known.queue.max_waiting = config.queue.max_requests
+            if not self.zero.is_on:
+                known.zero_since_s = None  # those that wait are decided, and get what any request gets
+            is_at_zero = known.zero_since_s is not None
+            known.queue.max_waiting = self.zero.max_requests if is_at_zero else self._max_queued
 
     # loads -------------------------------------------------------------------------------------
 
@@ -154,10 +133,12 @@ class ModelQueues:
         return self._is_full(each.member)
 
     def _is_full(self, member: Member) -> bool:
-        return self.rule.is_full(self._ledger.load(member.worker.id), member.speed, member.reported)
+        return self._release_rule.is_full(self._ledger.load(member.worker.id), member.speed, member.reported)
 
     def spare(self, eligible: list[EligibleWorker]) -> list[EligibleWorker]:
         """Workers with room; all of them where none has."""
+        if not self._num_waiting and not self.rule.is_on:
+            return eligible
         for each in eligible:
             if self.is_full(each):
                 return [other for other in eligible if not self.is_full(other)] or eligible
@@ -166,7 +147,14 @@ class ModelQueues:
     def must_wait(self, model: str) -> bool:
         """True if a request that comes now has to be queued. Raises UnknownModel or NoWorker."""
         known = self.models.get(model)
-        return (known is not None and len(known.queue) > 0) or self._is_saturated(model)
+        if known is not None and len(known.queue) > 0:
+            return True
+        return self.rule.is_on and self._is_saturated(model)
+
+    def is_at_zero(self, model: str) -> bool:
+        """True if requests of this model wait for its first worker."""
+        known = self.models.get(model)
+        return known is not None and known.zero_since_s is not None
 
     def best_ttft_s(self, model: str) -> float:
         """Predicted TTFT, in seconds, at the worker with the least work ahead, without the request's own
@@ -193,41 +181,70 @@ class ModelQueues:
     # waiting -----------------------------------------------------------------------------------
 
     def check_room(self, model: str, tenant: str, priority: int) -> None:
-        """Check for room in the queue before any work is done for a request. Raises TooManyRequests."""
+        """Check for room in the queue before any work is done for a request. Raises TooManyRequests, or
+        NoWorker for a model at zero."""
         known = self.models.get(model)
         if known is not None and len(known.queue) and not known.queue.has_room(tenant, priority):
             known.ends["full"] += 1
             raise self._full(known, model)
 
-    def wait(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
-        """Queue a request. Raises TooManyRequests if the queue is full or its SLO cannot be met."""
+    def wait(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, ticket: Ticket) -> None:
+        """Queue a request; one without a prompt waits for its model's first worker. Raises TooManyRequests if
+        the queue is full or its SLO cannot be met, and NoWorker for a model at zero."""
         model, now = request.model, self._loop.time()
         known = self.models.get(model)
         if known is None:
             known = self.models[model] = ModelQueue(self._max_queued)
-        deadline_s = now + self._timeout_s
         num_tokens = work_of(request, prompt)
+        if prompt is None:
+            self._make_room(known, request, ticket, num_tokens)
+            if known.zero_since_s is None:
+                self._zero_begins(known, model, now)
+            deadline_s = ticket.arrived_s + self.zero.wait_s
+        else:
+            deadline_s = now + self._timeout_s
         if request.slo_ttft_s is not None:
-            self._check_slo(known, request, ticket, num_tokens, now)
+            if prompt is not None:
+                self._check_slo(known, request, ticket, num_tokens, now)
             deadline_s = min(deadline_s, ticket.arrived_s + request.slo_ttft_s)
-        queued = QueuedRequest(waiter, request, prompt, ticket, num_tokens, now, deadline_s)
-        was_empty = not len(known.queue)
+        self._push(known, QueuedRequest(waiter, request, prompt, ticket, num_tokens, now, deadline_s), ticket)
+
+    def _push(self, known: ModelQueue, queued: QueuedRequest, ticket: Ticket) -> None:
+        model, was_empty = queued.request.model, not len(known.queue)
         out = known.queue.push(queued)
         if out is queued:
             known.ends["full"] += 1
             raise self._full(known, model)
         ticket.entry = queued
         self._num_waiting += 1
-        if was_empty:
-            self._begins(known, model, now)
+        self._num_bytes += queued.num_bytes
+        known.num_bytes += queued.num_bytes
+        if was_empty and known.zero_since_s is None:
+            self._begins(known, model, queued.arrived_s)
+        self._look_later()
         if out is not None:
             self._refuse(known, out, "displaced", self._full(known, model))
 
+    def _make_room(
+        self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int
+    ) -> None:
+        """Free the memory that a request at zero needs. Raises NoWorker."""
+        most, tenant, priority = self.zero.max_bytes, ticket.tenant.name, request.priority or 0
+        while self._num_bytes + len(request.body) > most:
+            out = known.queue.displace(tenant, priority, num_tokens)
+            if out is None:
+                known.ends["full"] += 1
+                raise self.zero.full(request.model)
+            self._refuse(known, out, "displaced", self.zero.full(request.model))
+
     def leave(self, request: InferenceRequest, entry: QueueEntry) -> None:
         """Take out a request that was answered, or lost its client."""
+        assert isinstance(entry, QueuedRequest)
         known = self.models[request.model]
         if known.queue.remove(entry):
             self._left(known, entry, "client_disconnected")
+        elif entry in known.preparing:
+            self._prepared(known, entry)
 
     def charge(self, request: InferenceRequest, ticket: Ticket, num_tokens: int) -> None:
         """Charge generated tokens to the tenant's share."""
@@ -238,6 +255,8 @@ class ModelQueues:
     def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
         """Seconds until `num_tokens` of those in a queue have left it: the one estimate of a wait, for
         Retry-After, messages, SLOs and `/admin/admission`."""
+        if known.zero_since_s is not None:
+            return self.zero.until_worker_s(model)
         num_waiting, all_tokens = len(known.queue), known.queue.num_tokens
         num_requests = num_waiting * num_tokens / all_tokens if all_tokens else 0.0
         return known.rate.seconds_for(num_requests, num_tokens, self._predicted(model), self._loop.time())
@@ -307,27 +326,57 @@ class ModelQueues:
             for model, known in list(self.models.items()):
                 if self._deciding_s > self._loop.time():
                     return
-                if len(known.queue) and not self._is_stuck(model):
+                if len(known.queue) and not self._is_stuck(known, model):
                     self.models[model] = self.models.pop(model)  # the last one next time
                     has_moved = True
-                    self._release(known)
+                    entry = known.queue.pop()
+                    assert entry is not None
+                    self._release(known, entry)
 
-    def _is_stuck(self, model: str) -> bool:
+    def _is_stuck(self, known: ModelQueue, model: str) -> bool:
+        if known.zero_since_s is not None:
+            if self.zero.is_at_zero(model):
+                return True
+            self._zero_ends(known, model, known.zero_since_s)
+        if len(known.preparing) >= MAX_PREPARING:
+            return True
         try:
             return self._is_saturated(model)
-        except GatewayError:
-            return False  # its workers are gone: the decision will report it
+        except GatewayError as error:
+            if not self.zero.holds(model, error):
+                return False  # its workers are gone: the decision will report it
+            self._zero_begins(known, model, self._loop.time())
+            return True
 
-    def _release(self, known: ModelQueue) -> None:
-        queued = known.queue.pop()
+    def _release(self, known: ModelQueue, queued: QueueEntry) -> None:
+        """Send a request that has left the queue, once it has a prompt."""
         assert isinstance(queued, QueuedRequest)
         now = self._loop.time()
         queued.request.queued_s = now - queued.arrived_s
         known.rate.left(queued.num_tokens, now)
         self._left(known, queued, "served")
+        if queued.prompt is not None:
+            return self._go(queued, queued.prompt)
+        if ticket := queued.waiter.ticket:
+            ticket.entry = queued  # if its client disconnects, it leaves `preparing`
+        known.preparing.add(queued)
+        return queued.waiter.prepare(partial(self._go_on, known, queued))
+
+    def _go_on(self, known: ModelQueue, queued: QueuedRequest, prompt: Prompt | None) -> None:
+        self._prepared(known, queued)
+        self._go(queued, prompt)
+
+    def _prepared(self, known: ModelQueue, queued: QueuedRequest) -> None:
+        if len(known.preparing) >= MAX_PREPARING:
+            self._soon()
+        known.preparing.discard(queued)
+        if ticket := queued.waiter.ticket:
+            ticket.entry = None
+
+    def _go(self, queued: QueuedRequest, prompt: Prompt | None) -> None:
         try:
-            if not self.go(queued.waiter, queued.request, queued.prompt, self.decided):
-                self._deciding_s = now + DECISION_S
+            if not self.go(queued.waiter, queued.request, prompt, self.decided):
+                self._deciding_s = self._loop.time() + DECISION_S
         except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
             log.exception("%r: leaving the queue raised; its client gets 500", queued.waiter)
             queued.waiter.fail(GatewayError("internal error in the gateway; retry the request"))
@@ -336,8 +385,24 @@ class ModelQueues:
 
     def _begins(self, known: ModelQueue, model: str, now: float) -> None:
         known.rate.begin(now)
-        self._look_later()
         self._log.info("model %s: all workers saturated; requests wait in the queue", model)
+
+    def _zero_begins(self, known: ModelQueue, model: str, now: float) -> None:
+        known.zero_since_s = now
+        known.queue.max_waiting = self.zero.max_requests
+        self.zero.begins(model)
+        self._log.info(
+            "model %s: no worker is up; requests wait for the first one, at most %g s",
+            model,
+            self.zero.wait_s,
+        )
+
+    def _zero_ends(self, known: ModelQueue, model: str, since_s: float) -> None:
+        known.zero_since_s = None
+        now = self._loop.time()
+        known.rate.begin(now)
+        text = "model %s: a worker is up after %.1f s; the %d requests that waited are sent"
+        self._log.info(text, model, now - since_s, len(known.queue))
 
     def _left(self, known: ModelQueue, entry: QueueEntry, result: str) -> None:
         assert isinstance(entry, QueuedRequest)
@@ -345,10 +410,13 @@ class ModelQueues:
         known.wait_s.observe(now - entry.arrived_s)
         known.ends[result] += 1
         self._num_waiting -= 1
+        self._num_bytes -= entry.num_bytes
+        known.num_bytes -= entry.num_bytes
         if ticket := entry.waiter.ticket:
             ticket.entry = None
         if not len(known.queue):
             known.rate.end(now)
+            known.zero_since_s, known.queue.max_waiting = None, self._max_queued
 
     def _refuse(self, known: ModelQueue, entry: QueueEntry, result: str, error: GatewayError) -> None:
         assert isinstance(entry, QueuedRequest)
@@ -365,11 +433,18 @@ class ModelQueues:
         assert isinstance(entry, QueuedRequest)
         request, waited_s = entry.request, now - entry.arrived_s
         wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
-        if waited_s >= self._timeout_s:
-            result, error = "timeout", queue_timeout(request, waited_s, wait_s)
-        else:
+        error: GatewayError
+        if known.zero_since_s is not None and self.zero.is_at_zero(request.model):
+            result, error = "no_worker", self.zero.expired(request.model, waited_s)
+            text = "model %s: no worker came up within %.1f s; requests that waited so long get 503"
+            self._log.warning(text, request.model, waited_s)
+        elif request.slo_ttft_s is not None and waited_s < self._timeout_s:
             result, error = "deadline", slo_missed(request, waited_s, wait_s)
-        self._refuse(known, entry, result, error)
+        elif not self.rule.is_on:  # nothing bounds what workers get: the longest wait ends by being sent
+            return self._release(known, entry)
+        else:
+            result, error = "timeout", queue_timeout(request, waited_s, wait_s)
+        return self._refuse(known, entry, result, error)
 
     def _check_slo(
         self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int, now: float
@@ -386,7 +461,9 @@ class ModelQueues:
             known.ends["slo"] += 1
             raise slo_unreachable(request, first_s)
 
-    def _full(self, known: ModelQueue, model: str) -> TooManyRequests:
+    def _full(self, known: ModelQueue, model: str) -> GatewayError:
+        if known.zero_since_s is not None:
+            return self.zero.full(model)
         return queue_full(model, self.wait_s(known, model, known.queue.num_tokens))
 
     def _predicted(self, model: str) -> PredictedRate:
@@ -406,16 +483,3 @@ class ModelQueues:
                 requests_per_s += 1 / max(speed.interval_s(num_running), MIN_INTERVAL_S)
             tokens_per_s += 1 / speed.prefill_token_s(num_running)
         return PredictedRate(max(requests_per_s, MIN_PER_S), max(tokens_per_s, MIN_PER_S))
-
-
-BYTES_PER_TOKEN: Final = 4
-"""Bytes per token of a prompt that is not tokenized here."""
-
-
-def tokens_of(request: InferenceRequest, prompt: Prompt) -> int:
-    """Tokens of the prompt, estimated from the body where it is not tokenized."""
-    return prompt.num_tokens or len(request.body) // BYTES_PER_TOKEN
-
-
-def work_of(request: InferenceRequest, prompt: Prompt) -> int:
-    return tokens_of(request, prompt) + REQUEST_TOKENS

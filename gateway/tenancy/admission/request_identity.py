@@ -2,16 +2,15 @@
 
 tenant     a header from a trusted client; else a hash of the API key (x-api-key, or behind Bearer); else
            "anonymous"
-priority   a header from a trusted client; else the tenant's, or the body's where that is later: any client
-may
-           lower its own priority
+priority   a header from a trusted client, or an inference objective that it names; else the tenant's, or the
+           body's where that is later: any client may lower its own priority
 SLO        a header from a trusted client; else the tenant's
 
 The headers steer, so they count only from the configured networks. A body never raises a priority: a trusted
 proxy passes on the body that its client wrote.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -24,6 +23,8 @@ from gateway.tenancy.admission.tenants import ANONYMOUS
 MAX_NAME_CHARS: Final = 64
 MAX_KEY_BYTES: Final = 256
 KEY_DIGITS: Final = 10
+OBJECTIVE: Final[tuple[bytes, bytes]] = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
+"""Headers that name an inference objective, the new name before the old one."""
 
 
 class DeclaredIdentity(NamedTuple):
@@ -67,6 +68,14 @@ def declared_identity(headers: Iterable[Header], names: HeaderNames) -> Declared
             number, is_said = _integer(value), True
             slo_s = number / 1000 if number is not None and number > 0 else None
     return DeclaredIdentity(tenant, priority, slo_s) if is_said else None
+
+
+def objective_priority(headers: Iterable[Header], objectives: Mapping[str, int]) -> int | None:
+    """The priority by the objective that a header names; None without one. Objectives count up, the gateway's
+    priorities down; an objective that is not known counts 0."""
+    given = {name: value for name, value in headers if name in OBJECTIVE and value}
+    value = given.get(OBJECTIVE[0], given.get(OBJECTIVE[1]))
+    return -objectives.get(value.decode("utf-8", "replace"), 0) if value is not None else None
 
 
 def tenant_of_key(headers: Iterable[Header]) -> str:

@@ -92,6 +92,15 @@ def test_the_port_of_selected_pods_is_a_number_or_a_name(port: str, number: int)
     assert found.port == number
 
 
+def test_pods_in_the_network_of_one_node_differ_by_their_ports() -> None:
+    both = [pod("a", "10.0.0.9", port=8000), pod("b", "10.0.0.9", port=8001)]
+    found = merged(selected_pod_endpoints(as_pod(each), "http") for each in both)
+    assert {each.url: each.uid for each in found.values()} == {
+        "http://10.0.0.9:8000": "uid-a",
+        "http://10.0.0.9:8001": "uid-b",
+    }
+
+
 def test_a_pod_without_the_named_port_is_refused_with_the_reason() -> None:
     found = selected_pod_endpoints(as_pod(pod("a")), "grpc")
     assert found == Found(refusal="pod a has no container port named 'grpc'")

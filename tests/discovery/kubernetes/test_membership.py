@@ -75,6 +75,18 @@ async def test_an_endpoint_that_is_not_ready_keeps_its_blocks() -> None:
     await world.world.roster.stop()
 
 
+async def test_readiness_that_flaps_leaves_the_same_worker_with_its_blocks() -> None:
+    world = MembershipWorld()
+    await world.apply(end())
+    (worker,) = world.workers(URL)
+    world.world.known.assumed.pin(worker.id, [BlockHash(1)])
+    for state in (UNREADY, READY) * 20:
+        await world.apply(end(state=state))
+    assert (world.workers(URL), world.world.gone, world.why()) == ((worker,), [], None)
+    assert world.world.known.assumed.num_pinned(worker.id) == 1
+    await world.world.roster.stop()
+
+
 async def test_another_uid_is_another_engine_of_which_nothing_is_known() -> None:
     world = MembershipWorld()
     await world.apply(end(uid="first"))

@@ -169,6 +169,24 @@ def test_a_list_comes_after_its_interval_and_follows_a_version_that_went_back() 
     assert made.relists == {"interval": 1}
 
 
+def test_an_api_server_that_is_away_for_ten_minutes_changes_nothing() -> None:
+    made, now, num = listed("a", "b", now=100.0), 100.0, 0
+    while now < 690.0:
+        match made.next(now):
+            case Pause(seconds):
+                now += seconds
+            case OpenWatch():
+                num += 1
+                made.failed(now, ApiFailure("cannot connect"))
+    assert (sorted(made.objects), made.relists) == (["a", "b"], {})
+    assert 20 <= num <= 50  # with growing pauses, and never more than half a minute apart
+    while isinstance(command := made.next(now), Pause):
+        now += command.seconds
+    assert isinstance(command, OpenWatch) and now <= 690.0 + LAST_PAUSE_S
+    made.opened(now)
+    assert made.event(now, changed("11", "c")) and made.synced_at == now
+
+
 def test_a_true_empty_list_empties() -> None:
     made = listed("a")
     made.next(600.0)

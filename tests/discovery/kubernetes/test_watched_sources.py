@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Role
+from gateway.discovery.kubernetes import reflector
 from gateway.discovery.kubernetes.cluster import ClusterAccess
 from gateway.discovery.kubernetes.watch import WatchTimes
 from gateway.discovery.kubernetes.watched_sources import Coalesced, KubernetesSources
@@ -78,6 +79,25 @@ async def test_a_pool_that_changes_its_pods_keeps_the_others_until_they_are_list
         assert kube.members.why("http://10.0.0.1:1") == "its pod is no longer listed"
         source = kube.sources.names[POOL]
         assert (source.num_failures, source.relists) == (0, {})
+
+
+async def test_a_definition_that_is_deleted_and_made_again_takes_the_pool_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reflector, "ABSENT_PAUSE_S", 0.05)
+    async with sources_world() as kube:
+        kube.api.put(PODS, pod("a", "10.0.0.1"))
+        kube.api.put(POOLS, pool(1))
+        kube.sources.add(POOL)
+        await until(lambda: kube.urls(POOL) == ["http://10.0.0.1:1"] and kube.api.num_watches == 2)
+        kube.api.remove(POOLS, "vllm")
+        kube.api.absent.add(POOLS)
+        kube.api.compact(as_event=False)  # ends the watches: 404 from here on
+        await until(lambda: (kube.error(POOL) or "").startswith("404"))
+        assert kube.members.why("http://10.0.0.1:1") == "its pod is no longer listed"
+        kube.api.absent.clear()
+        kube.api.put(POOLS, pool(2, uid="another"))
+        await until(lambda: "http://10.0.0.1:2" in kube.urls(POOL) and kube.error(POOL) is None)
 
 
 async def test_outside_a_cluster_there_is_a_reason() -> None:

@@ -10,4 +10,5 @@ black_hole       port without an answer       engine_refusals    answers of full
 lying_agents     hostile agents               kube_cluster       workers as pods
 upgrades         one gateway after another    memory_peaks       memory of the process
 decide_service   the decision service         kvgate_command     commands of kvgate
+envoy_streams    streams of ext_proc
 """

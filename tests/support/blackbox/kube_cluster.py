@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from tests.support.blackbox.bench import Bench, running
 from tests.support.blackbox.http1_bytes import completion, post
@@ -54,8 +55,9 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def cluster(source: str, *flags: str) -> AsyncIterator[Cluster]:
-    api = await KubeApi().start()
+async def cluster(source: str, *flags: str, **how: Any) -> AsyncIterator[Cluster]:
+    """Gateway with a source; `how` is how the API server answers from the start."""
+    api = await KubeApi(**how).start()
     options = [
         *("--worker", source, "--probe-interval-s", "0.2"),
         f"KVGATE_KUBERNETES_API_SERVER={api.url}",

@@ -44,8 +44,11 @@ class Gateway:
 
     @classmethod
     async def start(cls, *flags: str) -> "Gateway":
+        """Start `kvgate serve`; with "epp" among the flags `kvgate epp`, which has no port for clients."""
         given, environment = split(flags)
-        arguments = ["serve", "--port", "0", "--admin-port", "0", "--events", "off"]
+        command = "epp" if "epp" in given else "serve"
+        given = [each for each in given if each != command]
+        arguments = [command, "--port", "0", "--admin-port", "0", "--events", "off"]
         process = await asyncio.create_subprocess_exec(
             *GATEWAY,
             *arguments,
@@ -56,8 +59,9 @@ class Gateway:
             limit=1 << 20,
         )
         gateway = cls(process, flags)
-        line = await gateway.logged(r"listening on https?://\S+:(\d+), admin on http://\S+:(\d+)", START_S)
-        gateway.port, gateway.admin_port = int(line[1]), int(line[2])
+        ports = r"(?:listening on https?://\S+:(\d+)|picker only), admin on http://\S+:(\d+)"
+        line = await gateway.logged(ports, START_S)
+        gateway.port, gateway.admin_port = int(line[1] or 0), int(line[2])
         return gateway
 
     async def repair(self) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from gateway.apis.error_format import event_of
 from gateway.config import config_of
+from gateway.core.blocks import root_hash
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
+from gateway.core.worker import WorkerId
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.models.prompt_source import PromptSource
 from gateway.models.worker_tokenizer import WorkerTokenizer
@@ -30,7 +32,7 @@ from gateway.tenancy.admission.gate import gate_of
 from gateway.upstream.connection import Pool, UpstreamConnection
 from gateway.upstream.outgoing import Outgoing
 from gateway.upstream.pools import Pools
-from tests.support.fakes import Known, worker
+from tests.support.fakes import BLOCK_SIZE, Known, worker
 from tests.support.transports import FakeLoop, FakeTransport
 
 BODY = b'{"model":"m","prompt":[1,2,3],"stream":true}'
@@ -108,10 +110,8 @@ class ExchangeWorld:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
         """Options are those of `gateway.config`, by key."""
         self.loop = FakeLoop.install(monkeypatch)
-        self.metrics, self.records, known = Metrics(), DecisionLog(), Known(*names)
+        self.metrics, self.records, known = Metrics(), DecisionLog(), Known()
         prompts, fleet = PromptSource({}, self.metrics), Fleet()
-        for name in names:
-            fleet.add(worker(name))
         self.router = Router(
             fleet=fleet,
             index=known.index,
@@ -137,8 +137,16 @@ class ExchangeWorld:
             gate=gate_of(config, self.router),
         )
         self.dispatch = self.make_dispatch(context)
-        self.pools = {name: FakePool(f"http://{name}") for name in names}
-        pools.by_url.update({f"http://{name}": pool for name, pool in self.pools.items()})
+        self.pools: dict[str, FakePool] = {}
+        for name in names:
+            self.add_worker(name)
+
+    def add_worker(self, name: str) -> None:
+        self.router.fleet.add(worker(name))
+        self.router.index.add_worker(WorkerId(name), root_hash("root"), BLOCK_SIZE)
+        self.router.assumed.add_worker(WorkerId(name), keep_s=600.0, max_blocks=1000)
+        self.pools[name] = FakePool(f"http://{name}")
+        self.context.pools.by_url[f"http://{name}"] = self.pools[name]
 
     def make_dispatch(self, context: Context) -> Dispatch:
         return Dispatch(context)

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from gateway.config import Config, config_of
 from gateway.config.tenant_limits import TenantLimits
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Booking, Ledger
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import InferenceRequest
 from gateway.core.route_table import RouteKind
 from gateway.core.speed import Speed
@@ -23,6 +25,7 @@ from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import AdmissionStats
 from gateway.tenancy.admission.tenants import Tenants, Ticket
+from gateway.tenancy.admission.zero import ZeroRule
 from tests.support.fakes import worker
 from tests.support.transports import FakeLoop
 
@@ -42,6 +45,15 @@ class Asked:
     booking: Booking | None = None
     on_end: Callable[[], None] = lambda: None
     ticket: Ticket | None = None
+    is_slow: bool = False
+    """A prompt that takes time, until the test calls `then`."""
+    then: Callable[[Prompt | None], None] = lambda prompt: None
+
+    def prepare(self, then: Callable[[Prompt | None], None]) -> None:
+        self.events.append("prepared")
+        if not self.is_slow:
+            then(None)
+        self.then = then
 
     def route_or_fail(self, prompt: Prompt | None) -> None:
         self.events.append("routed")
@@ -50,6 +62,33 @@ class Asked:
         self.error = error
         self.events.append(f"{error.status} {error.code}")
         self.on_end()
+
+
+class FakeOutlook:
+    """Model `m` is expected; the test sets when."""
+
+    def __init__(self) -> None:
+        self.left_s: float | None = None
+        self.heard: list[str] = []
+
+    def expects(self, model: str) -> bool:
+        return model == "m"
+
+    def waiting(self, model: str) -> None:
+        self.heard.append(model)
+
+    def until_worker_s(self, model: str) -> float | None:
+        return self.left_s
+
+
+NO_NAMES = ("",)
+"""Names of no workers."""
+
+
+def zero_config(**options: Any) -> Config:
+    """Configuration with these options of the table `[scaling]`."""
+    given = {"models": ["m"], **options}
+    return config_of(**{f"scaling_{name}": value for name, value in given.items()})
 
 
 class GateWorld:
@@ -63,10 +102,18 @@ class GateWorld:
         trusts: tuple[str, ...] = ("127.0.0.1",),
         **options: Any,
     ) -> None:
+        """Queues with two workers, or those named; `options` are those of `ModelQueues`, and `zero` those of
+        the table `[scaling]`: then no worker is there, and `outlook` knows of those that come."""
         self.loop = FakeLoop()
-        self.fleet, self.ledger = Fleet(), Ledger()
+        self.fleet, self.ledger, self.objects = Fleet(), Ledger(), PoolObjects()
+        self.outlook = FakeOutlook()
+        zero = None
+        if (scaling := options.pop("zero", None)) is not None:
+            zero = ZeroRule(self.fleet, self.outlook, zero_config(**scaling))
+            names = names or NO_NAMES
         for name in names or ("a:1", "b:1"):
-            self.fleet.add(worker(name)).speed = PACE
+            if name:
+                self.join(name)
         loop = cast(Any, self.loop)
         self.queues = ModelQueues(
             self.fleet,
@@ -74,6 +121,7 @@ class GateWorld:
             rule,
             loop=loop,
             go=lambda waiter, request, prompt, decided: self._go(waiter, request, prompt),
+            zero=zero,
             **{"max_queued": 100, "timeout_s": 30.0} | options,
         )
         self.gate = Gate(
@@ -84,9 +132,13 @@ class GateWorld:
             tokenize=lambda request: Prompt(([1] * len(request.body),)),
             stats=AdmissionStats(),
             loop=loop,
+            objects=self.objects,
         )
         self.routed: list[Asked] = []
         self.is_deferred = False
+
+    def join(self, name: str) -> None:
+        self.fleet.add(worker(name)).speed = PACE
 
     def _go(self, waiter: Any, request: InferenceRequest, prompt: Prompt | None) -> bool:
         waiter.route_or_fail(prompt)
@@ -111,14 +163,25 @@ class GateWorld:
         headers = [(b"x-tenant", tenant.encode()), (b"x-request-id", b"7")]
         headers += [(b"x-priority", b"%d" % priority)] if priority is not None else []
         headers += [(b"x-slo", b"%d" % slo_ms)] if slo_ms else []
-        http = HttpRequest("POST", path.encode(), headers)
+        http = HttpRequest("POST", path.encode(), [*headers, *more.get("headers", ())])
         http.caller = more.get("caller")
         asked.ticket = self.gate.admit(http, asked.request, cast(Responder, asked))
         asked.on_end = lambda: self.gate.ended(asked, asked.request, None, None)
         goes_on, prompt = self.gate.route(asked, asked.request, None)
         if goes_on:
-            self._go(asked, asked.request, prompt)
+            self._decide(asked, prompt)
         return asked
+
+    def _decide(self, asked: Asked, prompt: Prompt | None) -> None:
+        """Send a request, or hold it where its model is at zero."""
+        if self.queues.zero.is_on:
+            try:
+                self.fleet.eligible(asked.request.model)
+            except GatewayError as error:
+                if not self.gate.hold(asked, asked.request, error):
+                    asked.fail(error)
+                return
+        self._go(asked, asked.request, prompt)
 
     def end(self, asked: Asked, usage: Any = None) -> None:
         self.gate.ended(asked, asked.request, None, usage)

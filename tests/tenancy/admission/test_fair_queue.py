@@ -281,3 +281,16 @@ def test_first_come_first_served_at_random() -> None:
             lines[entry.tenant].append(entry)
         elif popped := queue.pop():
             assert lines[popped.tenant].popleft() is popped
+
+
+def test_memory_is_taken_from_later_priorities_then_from_tenants_with_more_tokens() -> None:
+    queue = FairQueue(10)
+    heavy = [QueueEntry("heavy", 400, 0.0) for _ in range(2)]
+    late = QueueEntry("late", 10, 0.0, priority=1)
+    for each in (*heavy, late):
+        queue.push(each)
+    assert queue.displace("light", 0, 100) is late
+    assert queue.displace("light", 0, 900) is None, "it would be the heavier one"
+    assert queue.displace("light", 0, 100) is heavy[1]
+    assert queue.displace("light", 1, 100) is None, "the rest goes first"
+    assert len(queue) == 1

@@ -75,6 +75,35 @@ def test_priority_by_header_tenant_and_body(
     assert world.ask(priority=in_header, body_priority=in_body).request.priority == priority
 
 
+@pytest.mark.parametrize(
+    ("objective", "in_header", "peer", "priority"),
+    [
+        ("chat", None, "127.0.0.1", -10),
+        ("batch", None, "127.0.0.1", 5),
+        ("unknown", None, "127.0.0.1", 0),
+        ("chat", 2, "127.0.0.1", 2),
+        ("chat", None, "10.0.0.1", 3),
+        (None, None, "127.0.0.1", 3),
+    ],
+    ids=["high", "low", "unknown", "beside a priority", "of any client", "none"],
+)
+def test_priority_by_an_objective_in_a_trusted_header(
+    objective: str | None, in_header: int | None, peer: str, priority: int
+) -> None:
+    world = GateWorld(
+        NO_QUEUE, tenants={"t": TenantLimits(priority=3), "anonymous": TenantLimits(priority=3)}
+    )
+    world.objects.objectives = {"chat": 10, "batch": -5}
+    more = [(b"x-gateway-inference-objective", objective.encode())] if objective else []
+    assert world.ask(priority=in_header, peer=peer, headers=more).request.priority == priority
+
+
+def test_without_objectives_their_header_is_not_read() -> None:
+    world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(priority=3)})
+    asked = world.ask(headers=[(b"x-llm-d-inference-objective", b"chat")])
+    assert asked.request.priority == 3
+
+
 def test_the_slo_of_a_request_precedes_its_tenants() -> None:
     world = GateWorld(NO_QUEUE, tenants={"t": TenantLimits(slo_ttft_s=4.0)})
     assert world.ask().request.slo_ttft_s == 4.0

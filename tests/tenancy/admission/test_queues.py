@@ -5,7 +5,8 @@ import pytest
 from gateway.core.errors import TooManyRequests
 from gateway.core.worker import ReportedLoad, WorkerId
 from gateway.tenancy.admission.metrics import describe_admission
-from gateway.tenancy.admission.queues import LOOK_S, work_of
+from gateway.tenancy.admission.model_queue import work_of
+from gateway.tenancy.admission.queues import LOOK_S
 from gateway.tenancy.admission.saturation import Saturation
 from tests.support.fakes import worker
 from tests.support.worlds.gate import PACE, Asked, GateWorld

@@ -11,6 +11,7 @@ from gateway.tenancy.admission.request_identity import (
     DeclaredIdentity,
     HeaderNames,
     declared_identity,
+    objective_priority,
     tenant_of_key,
 )
 
@@ -36,6 +37,15 @@ NAMES = HeaderNames(b"x-kvgate-tenant", b"x-kvgate-priority", b"x-kvgate-slo-ttf
 )
 def test_identity_headers_are_parsed(headers: list[Header], expected: DeclaredIdentity | None) -> None:
     assert declared_identity(headers, NAMES) == expected
+
+
+def test_objectives_count_up_and_priorities_down() -> None:
+    old, new = (b"x-gateway-inference-objective", b"chat"), (b"x-llm-d-inference-objective", b"batch")
+    objectives = {"chat": 10, "batch": -5}
+    assert objective_priority([old], objectives) == -10
+    assert objective_priority([old, new], objectives) == 5  # the new name goes first
+    assert objective_priority([(new[0], b"\xff")], objectives) == 0
+    assert objective_priority([(b"host", b"a"), (new[0], b"")], objectives) is None
 
 
 def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:

@@ -114,3 +114,12 @@ seccompProfile:
 true
 {{- end -}}
 {{- end -}}
+
+{{/* Models that a Prometheus trigger may scale to zero; KEDA itself names those of the external scaler. */}}
+{{- define "kvgate.modelsAtZero" -}}
+{{- $models := list -}}
+{{- if and .Values.keda.enabled .Values.keda.prometheusServer -}}
+{{- range .Values.keda.targets -}}{{- $models = append $models (printf "%s=%s" .model (.role | default "both")) -}}{{- end -}}
+{{- end -}}
+{{- $models | uniq | join "," -}}
+{{- end -}}
