@@ -45,8 +45,9 @@ class WorkerState:
 class GroupState:
     """Workers of one model and role, and their traffic: the last 15 s, minute and five minutes.
 
-    `is_settled`: no worker joined in the last minute. `num_queued` and `queued_tokens` wait in the gateway. `mix` is the mean request, None where none was seen;
-    `speed` that of the group's workers, or of its last ones."""
+    `is_settled`: no worker joined in the last minute. `num_queued` and `queued_tokens` wait in the gateway.
+    `mix` is the mean request, None where none was seen; `speed` that of the group's workers, or of its last
+    ones."""
 
     model: str
     role: Role

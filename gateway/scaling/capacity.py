@@ -1,18 +1,18 @@
 """The number of workers that serve a rate of requests within a TTFT objective, by their learnt speed.
 
-With n workers that batch continuously, and requests of P prompt tokens to compute and O output tokens each that
-come at a rate r to each of them, a worker has
+With n workers that batch continuously, and requests of P prompt tokens to compute and O output tokens each
+that come at a rate r to each of them, a worker has
 
     running   N = r · O · step_s / (1 - r · (P · harm_s + O · step_seq_s))
     prompts   s = P · (token_s + N · seq_s) each, and busy = r · s
-    TTFT      start_s + N · start_seq_s + that of a queue with n · OPEN servers, arrivals at random, and prompts
-              of log-normal length
+    TTFT      start_s + N · start_seq_s + that of a queue with n · OPEN servers, arrivals at random, and
+              prompts of log-normal length
 
-since the router sends each request to where it is answered first, as a common queue does, but also to where its
-prefix is. At most LATE of the TTFTs are later than the objective, and N is bounded by the concurrency limit and
-by the KV cache, of which reports of workers show what a running answer takes. The chance to wait at all is
-Sakasegawa's, which knows fractions of servers, the mean wait Allen's and Cunneen's. `make bench-autoscale`
-compares the numbers with the smallest fleets that meet the objective in the replay.
+since the router sends each request to where it is answered first, as a common queue does, but also to where
+its prefix is. At most LATE of the TTFTs are later than the objective, and N is bounded by the concurrency
+limit and by the KV cache, of which reports of workers show what a running answer takes. The chance to wait at
+all is Sakasegawa's, which knows fractions of servers, the mean wait Allen's and Cunneen's.
+`make bench-autoscale` compares the numbers with the smallest fleets that meet the objective in the replay.
 """
 
 import math

@@ -1,9 +1,12 @@
 """Rounds of advice over a fleet, its ledger, metrics and index."""
 
 import asyncio
+import random
 from functools import partial
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.core.blocks import tokens_of
 from gateway.core.event_stream import StreamState
@@ -268,3 +271,30 @@ async def test_rounds_go_on(world: PlannerWorld, monkeypatch: pytest.MonkeyPatch
         while not world.planner.advices():  # noqa: ASYNC110
             await asyncio.sleep(0)
     await tasks.stop()
+
+
+@given(st.integers(0, 1000), st.floats(2.0, 30.0), st.floats(3.0, 10.0))
+@settings(max_examples=20, deadline=None)
+def test_step_of_random_requests_is_advised_within_three_rounds(
+    seed: int, per_round: float, times: float
+) -> None:
+    """The level then serves half of the new demand at least; the rest may be chance."""
+    world, rng = PlannerWorld(), random.Random(seed)
+    one = world.join("a:1")
+    for _ in range(70):
+        world.send(one, _poisson(rng, per_round), computed=20_000)
+        world.round()
+    before = world.advice()
+    for _ in range(3):
+        world.send(one, _poisson(rng, per_round * times), computed=20_000)
+        world.round()
+    after = world.advice()
+    assert after.level >= before.level
+    assert after.level * after.worker_requests_per_s >= per_round * times / ROUND_S / 2
+
+
+def _poisson(rng: random.Random, mean: float) -> int:
+    at, num = rng.expovariate(1.0), 0
+    while at < mean:
+        at, num = at + rng.expovariate(1.0), num + 1
+    return num

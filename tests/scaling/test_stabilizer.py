@@ -68,3 +68,26 @@ def test_never_below_the_need_and_falls_are_rare(needs: list[float]) -> None:
     for fall in falls:
         window = needs[fall + 1 - int(HOLD_S / ROUND_S) : fall + 1]
         assert levels[fall] == math.ceil(max(window) * SPARE - 1e-9)
+
+
+@given(
+    st.floats(0.2, 200.0),
+    st.lists(st.floats(1.0, SPARE), min_size=100, max_size=400),
+    st.integers(0, 300),
+)
+def test_noise_of_a_tenth_never_makes_the_number_rise_after_it_fell(
+    least: float, noise: list[float], num_kept: int
+) -> None:
+    levels = _levels([least * more for more in noise], num_kept)
+    pairs = list(zip(levels, levels[1:], strict=False))
+    rises = [number for number, (one, other) in enumerate(pairs) if other > one]
+    falls = [number for number, (one, other) in enumerate(pairs) if other < one]
+    assert not rises or not falls or max(rises) < min(falls)
+
+
+@given(st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.integers(0, 200), st.integers(0, 20))
+def test_step_is_followed_in_the_round_that_sees_it(
+    before: float, after: float, num_before: int, num_kept: int
+) -> None:
+    levels = _levels([before] * num_before + [after], num_kept)
+    assert levels[-1] >= math.ceil(after - 1e-9)
