@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not console and not shells and not smoke
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not image and not console and not shells and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
-IGNORED := vllm sglang mlx llamacpp console shells proxies helm envoy
+IGNORED := vllm sglang mlx llamacpp console shells proxies helm image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-console test-envoy test-envoy-versions test-helm test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -68,6 +68,11 @@ test-envoy-versions: $(VENV)/.installed-dev .cache/envoy/.installed
 test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the golden renders
 	$(PYTEST) -m helm tests/helm
 
+# The image, built from Debian's packages and the wheel, and run as the chart runs it; needs root, no registry.
+test-image: $(VENV)/.installed-dev dist/.built
+	bash tests/image/build.sh .cache/image dist
+	$(PYTEST) -m image tests/image
+
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
 	PYTHONPATH=.cache/console/site $(PYTEST) -m console tests/console
@@ -106,6 +111,11 @@ wheel: dist/.built
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python GATEWAY_WHEEL=$$(ls dist/*.whl) $(PYTEST) $(PARALLEL) -m "not interpreted" tests/blackbox tests/wheel
 
+# A wheel by the Python of a release of Debian, for a version that is not here; needs root.
+SUITE ?= forky
+test-wheel-debian:
+	bash tests/wheel/in_debian.sh $(SUITE) .cache/debian
+
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
 
@@ -138,6 +148,7 @@ bench-autoscale: $(VENV)/.installed-dev
 
 bench-kube: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_kube
+	$(BIN)/python -m loadtest.bench_pd_ratio
 
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd

@@ -132,6 +132,9 @@ OTHERS_FLAGS = frozenset(
         "from",  # uvx
         "spec",  # pipx
         "build",  # Docker
+        "build-arg",
+        "build-context",
+        "owner",  # gh
         "now",  # systemctl
     ]
 )

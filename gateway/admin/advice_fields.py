@@ -33,7 +33,7 @@ class GroupAdviceView(View):
     needed_low: A[float, SUM, "lower end of an interval of 90 %"]
     needed_high: A[float, SUM, "upper end of it"]
     utilization: A[float | None, SUM, "needed workers relative to those that accept requests"]
-    objective_is_reachable: A[bool, "an idle worker meets the objective"]
+    objective_is_reachable: A[bool, "an idle worker meets the objectives"]
     slo_attainment: A[
         float | None, MIN, "share of requests in five minutes that met the objective; null: no requests"
     ]
@@ -49,13 +49,19 @@ class GroupAdviceView(View):
     remove: A[list[RemovalView], "workers by the cost of removing them, the cheapest first"]
 
 
-class PairAdviceView(View):
+class SplitAdviceView(View):
     model: A[str, "model"]
-    prefill_share: A[float, MEAN, "share of prefill workers at which both roles are equally busy"]
-    prefill_workers: A[float, SUM, "prefill workers that meet the objective"]
-    decode_workers: A[float, SUM, "decode workers that meet the objective"]
+    prefill_share: A[float, MEAN, "share of prefill workers at which most requests meet the objectives"]
+    prefill_share_low: A[float, MEAN, "lower end of an interval of 90 %, as few requests were seen"]
+    prefill_share_high: A[float, MEAN, "upper end of it"]
+    prefill_workers: A[
+        float | None, MEAN, "advised prefill workers, of as many as accept requests; null: fewer than two"
+    ]
+    decode_workers: A[float | None, MEAN, "advised decode workers, the rest of these"]
+    requests_per_s: A[float, MEAN, "requests that the advised workers serve within the objectives"]
+    present_requests_per_s: A[float, MEAN, "requests that the workers of now do"]
 
 
 class AdviceView(View):
     groups: A[list[GroupAdviceView], "models and roles"]
-    prefill_decode: A[list[PairAdviceView], "models with prefill and decode workers that have requests"]
+    prefill_decode: A[list[SplitAdviceView], "models with prefill and decode workers that have requests"]

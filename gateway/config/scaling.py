@@ -30,6 +30,16 @@ class ScalingSection(Section, frozen=True):
             is_rare=True,
         ),
     ] = 2.0
+    itl_objective_s: Annotated[
+        float,
+        option(
+            "ITL objective for 90 % of the answers, each by the mean over its tokens; the advised numbers of "
+            "workers, and of prefill and decode workers, are those that meet it.",
+            "seconds",
+            gt=0,
+            is_rare=True,
+        ),
+    ] = 0.1
     down_after_s: Annotated[
         float,
         option(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.value import astuple
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.capacity import LATE, Mix, reachable_s, sustainable_rate, workers_needed
+from gateway.scaling.capacity import LATE, Mix, Objectives, reachable, sustainable_rate, workers_needed
 from gateway.scaling.history import TrafficWindow
 
 DRAIN_S = 30.0
@@ -113,7 +113,7 @@ class Advice:
         return self.removals[0].worker if self.removals else None
 
 
-def advise(state: GroupState, objective_s: float) -> Advice:
+def advise(state: GroupState, objectives: Objectives) -> Advice:
     """Advice for a group, before it is steadied."""
     workers = [worker for worker in state.workers if worker.is_open]
     speed, mix = state.speed, state.mix or Mix(0.0, 0.0)
@@ -121,8 +121,7 @@ def advise(state: GroupState, objective_s: float) -> Advice:
     demand = _demand(state)
     error = _relative_error(state.minute)
     waiting = max(backlog - len(workers) * mix.prompt_tokens, 0.0) / DRAIN_S * speed.token_s
-    busy = workers_needed(speed, mix, objective_s, demand) if state.mix else 0.0
-    rate = sustainable_rate(speed, mix, objective_s, busy) if state.mix else 0.0
+    busy = workers_needed(speed, mix, objectives, demand) if state.mix else 0.0
     needed = max(busy + waiting, _shown(state, len(workers))) if state.mix else 0.0
     spread = SIGMAS * error * busy
     return Advice(
@@ -131,13 +130,13 @@ def advise(state: GroupState, objective_s: float) -> Advice:
         num_up=len(workers),
         num_queued=state.num_queued,
         requests_per_s=demand,
-        worker_requests_per_s=rate,
+        worker_requests_per_s=_worker_rate(speed, mix, objectives, demand, busy) if state.mix else 0.0,
         mix=mix,
         backlog_tokens=backlog,
         backlog_s=_seconds(backlog, workers),
         ttft_s=_ttft_s(state, workers, mix),
         attainment=state.past.attainment,
-        is_reachable=reachable_s(speed, mix, objective_s) == objective_s,
+        is_reachable=reachable(speed, mix, objectives) == objectives,
         needed=needed,
         low=max(needed - spread, 0.0),
         high=needed + spread,
@@ -145,17 +144,24 @@ def advise(state: GroupState, objective_s: float) -> Advice:
     )
 
 
-def mean_speed(workers: Sequence[WorkerState]) -> Speed:
-    """The mean of some workers' speeds, field by field."""
+def mean_speed(workers: Sequence[WorkerState], most_running: float = math.inf) -> Speed:
+    """The mean of some workers' speeds, field by field, with at most so many answers at once."""
     columns = zip(*[astuple(worker.speed) for worker in workers], strict=True)
-    return Speed(*[sum(column) / len(workers) for column in columns])
+    means = [sum(column) / len(workers) for column in columns]
+    fields = dict(zip(Speed.__match_args__, means, strict=True))
+    return Speed(**fields | {"max_running": min(fields["max_running"], most_running)})
+
+
+def _worker_rate(speed: Speed, mix: Mix, objectives: Objectives, demand: float, num: float) -> float:
+    """Requests per second that one worker of as many as are needed serves; of one, without requests."""
+    return demand / num if demand else sustainable_rate(speed, mix, objectives)
 
 
 def _shown(state: GroupState, num_up: int) -> float:
     """Workers that the fleet has shown to need: where requests wait in the engines and first tokens are late,
     more than there are. The model knows no caches that become too small for the traffic."""
     seen = state.burst.counts
-    num, waiting = seen.in_time + seen.late, seen.waiting / max(seen.running, 1.0)
+    num, waiting = seen.in_time + seen.late, seen.num_waiting / max(seen.num_running, 1.0)
     is_late = num >= LEAST_SEEN and seen.late > LATE * num
     return num_up * (1.0 + min(waiting, MOST_STEP)) if is_late and state.is_settled else 0.0
 

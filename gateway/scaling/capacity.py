@@ -1,39 +1,43 @@
-"""The number of workers that serve a rate of requests within a TTFT objective, by their learnt speed.
+"""The rate of requests that workers can serve within objectives of TTFT and ITL, by their learnt speed.
 
-With n workers that batch continuously, and requests of P prompt tokens to compute and O output tokens each
-that come at a rate r to each of them, a worker has
+With requests at a rate r, of O output tokens each, a share c of which have their prompt of P tokens computed
+here, a worker that batches continuously has
 
-    running   N = r · O · step_s / (1 - r · (P · harm_s + O · step_seq_s))
-    prompts   s = P · (token_s + N · seq_s) each, and busy = r · s
-    TTFT      start_s + N · start_seq_s + that of a queue with n · OPEN servers, arrivals at random, and
-              prompts of log-normal length
+    gap       step_s / (1 - r · (c · P · harm_s + O · step_seq_s))
+    running   N = r · O · gap
+    prompts   s = P · (token_s + N · seq_s) each, and busy = r · c · s
+    TTFT      p90 = start_s + N · start_seq_s + ln(10) · s / (1 - busy)
+    ITL       p90 = gap + 1.28 · harm_s · P · sqrt(2 · r · c · O · gap) / O
 
-since the router sends each request to where it is answered first, as a common queue does, but also to where
-its prefix is. At most LATE of the TTFTs are later than the objective, and N is bounded by the concurrency
-limit and by the KV cache, of which reports of workers show what a running answer takes. The chance to wait at
-all is Sakasegawa's, which knows fractions of servers, the mean wait Allen's and Cunneen's.
-`make bench-autoscale` compares the numbers with the smallest fleets that meet the objective in the replay.
+as in a queue with arrivals at random and prompts as variable as exponential ones: of these, r · c · O · gap
+are computed while an answer runs, with the variance of a compound Poisson sum. The ITL is that of an answer,
+the mean over its tokens. For one worker the estimate is cautious. Several serve more each: the router sends a
+request to where it is answered first, as a common queue does, but also to where its prefix is. So n workers
+have the TTFT of a queue with OPEN · n servers and prompts of log-normal length, with Sakasegawa's chance to
+wait and the mean wait of Allen and Cunneen. `make bench-autoscale` compares the numbers of workers with the
+smallest fleets that meet the objective in the replay.
 """
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import NamedTuple
 
 from gateway.core.speed import Speed
 
 LATE = 0.1
-"""Share of requests that may be late: the objective is for the 90th percentile."""
+"""Share of requests that may be late: objectives are for the 90th percentile."""
+DEVIATIONS = 1.2816
+"""Standard deviations from the mean to the 90th percentile of many small delays."""
 MOST_BUSY = 0.9
 """Share of time for prompts, and of the steps for answers, beyond which a worker has no reserve."""
-SIGMAS_RUNNING = 1.28
-"""Standard deviations of the number of running answers, and of their KV caches, that the limits leave room
-for: then one request in ten waits for answers to end."""
+MOST_RUNNING = 0.8
+"""Share of the concurrency limit that runs on average: more would queue for answers to end."""
+UNREACHABLE = 2.0
+"""Where an idle worker misses an objective, so many times its time stands in for it."""
+
 OPEN = 0.5
-"""Share of the workers that a request may go to as to a common queue; the caches of the others count too much
-or too little. Fitted to the replay."""
-MOST_IDLE, UNREACHABLE = 0.9, 2.0
-"""Where an idle worker takes more than that share of the objective, so many times its TTFT stands in for
-it."""
+"""Share of the workers that a request may go to as to a common queue. Fitted to the replay."""
 ROUNDS = 24
 """Halvings of an interval: to a ten-millionth."""
 POINTS = tuple(NormalDist().inv_cdf((number + 0.5) / 32) for number in range(32))
@@ -41,40 +45,132 @@ POINTS = tuple(NormalDist().inv_cdf((number + 0.5) / 32) for number in range(32)
 
 
 class Mix(NamedTuple):
-    """A mean request: prompt tokens that are computed, output tokens, the variance of the first over its
-    square, and the share of a worker's KV cache that it takes while it runs."""
+    """A mean request: prompt tokens that are computed, output tokens, and the variance of the first over its
+    square."""
 
     prompt_tokens: float
     output_tokens: float
     spread: float = 1.0
-    kv_share: float = 0.0
 
 
-def num_running(speed: Speed, mix: Mix, rate: float) -> float:
+class Objectives(NamedTuple):
+    """Seconds that nine of ten requests meet: to the first token, and between tokens of an answer."""
+
+    ttft_s: float
+    itl_s: float = math.inf
+
+
+def gap_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
+    """Seconds between two tokens of an answer, on average; infinite beyond what the worker can do."""
+    load = rate * (share * mix.prompt_tokens * speed.harm_s + mix.output_tokens * speed.step_seq_s)
+    return speed.step_s / (1.0 - load) if load < MOST_BUSY else math.inf
+
+
+def num_running(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
     """Answers that run at once, on average; infinite beyond what the worker can do."""
-    share = rate * (mix.prompt_tokens * speed.harm_s + mix.output_tokens * speed.step_seq_s)
-    if share >= MOST_BUSY:
+    gap = gap_s(speed, mix, rate, share)
+    return gap if math.isinf(gap) else rate * mix.output_tokens * gap
+
+
+def ttft_p90_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
+    """The 90th percentile of the TTFT at this rate of requests to one worker; infinite beyond its limits."""
+    running = num_running(speed, mix, rate, share)
+    if running > MOST_RUNNING * speed.max_running or math.isinf(running):
         return math.inf
-    return rate * mix.output_tokens * speed.step_s / (1.0 - share)
+    prompt_s = mix.prompt_tokens * (speed.token_s + running * speed.seq_s)
+    busy = rate * share * prompt_s
+    if busy >= MOST_BUSY:
+        return math.inf
+    if not share:
+        prompt_s = 0.0
+    return speed.start_s + running * speed.start_seq_s - math.log(LATE) * prompt_s / (1.0 - busy)
 
 
-def late_share(speed: Speed, mix: Mix, rate: float, objective_s: float, num_workers: float = 1.0) -> float:
-    """Share of TTFTs beyond the objective at this rate of requests to each worker; 1 beyond its limits."""
+def itl_p90_s(speed: Speed, mix: Mix, rate: float, share: float = 1.0) -> float:
+    """The 90th percentile of the ITL at this rate of requests to one worker; infinite beyond its limits, and
+    0 without answers."""
+    if not mix.output_tokens:
+        return 0.0
+    gap, num_tokens = gap_s(speed, mix, rate, share), max(mix.output_tokens, 1.0)
+    if math.isinf(gap):
+        return math.inf
+    num_prompts = rate * share * num_tokens * gap
+    return gap + DEVIATIONS * speed.harm_s * mix.prompt_tokens * math.sqrt(2.0 * num_prompts) / num_tokens
+
+
+def meets(speed: Speed, mix: Mix, rate: float, objectives: Objectives, share: float = 1.0) -> bool:
+    """True if one worker serves this rate of requests within the objectives."""
+    if ttft_p90_s(speed, mix, rate, share) > objectives.ttft_s:
+        return False
+    return itl_p90_s(speed, mix, rate, share) <= objectives.itl_s
+
+
+def reachable(speed: Speed, mix: Mix, objectives: Objectives) -> Objectives:
+    """The objectives, with longer ones where not even an idle worker meets them."""
+    ttft_s, itl_s = ttft_p90_s(speed, mix, 0.0), itl_p90_s(speed, mix, 0.0)
+    return Objectives(
+        objectives.ttft_s if ttft_s < objectives.ttft_s else UNREACHABLE * ttft_s,
+        objectives.itl_s if itl_s < objectives.itl_s else UNREACHABLE * itl_s,
+    )
+
+
+def sustainable_rate(speed: Speed, mix: Mix, objectives: Objectives, steps: int = 30) -> float:
+    """Requests per second that one worker serves within the objectives, or within those it can reach."""
+    objectives = reachable(speed, mix, objectives)
+    return highest(lambda rate: meets(speed, mix, rate, objectives), steps)
+
+
+def highest(is_met: Callable[[float], bool], steps: int) -> float:
+    """The highest rate at which something is met, as it is at all lower ones; each step halves the error."""
+    low, high = 0.0, 1e-3
+    while high < 1e6 and is_met(high):
+        low, high = high, 2.0 * high
+    for _ in range(steps):
+        middle = (low + high) / 2.0
+        if is_met(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def workers_needed(speed: Speed, mix: Mix, objectives: Objectives, rate: float) -> float:
+    """Workers that serve this rate of requests within the objectives, or within those they can reach; a part
+    of one for little."""
+    reached = reachable(speed, mix, objectives)
+    low, high = 0.0, rate / sustainable_rate(speed, mix, objectives)
+    while not _serve(high, speed, mix, reached, rate):
+        low, high = high, 2.0 * high
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2.0
+        if _serve(middle, speed, mix, reached, rate):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _serve(num: float, speed: Speed, mix: Mix, objectives: Objectives, rate: float) -> bool:
+    """True if so many workers together serve this rate of requests within the objectives."""
+    if not num or not rate:
+        return not rate
+    if itl_p90_s(speed, mix, rate / num) > objectives.itl_s:
+        return False
+    return late_share(speed, mix, rate / num, objectives.ttft_s, num) <= LATE
+
+
+def late_share(speed: Speed, mix: Mix, rate: float, ttft_s: float, num_workers: float = 1.0) -> float:
+    """Share of longer TTFTs at this rate of requests to each of some workers; 1 beyond their limits."""
     running = num_running(speed, mix, rate)
-    if math.isinf(running) or _at_most(running) > min(speed.max_running, 1.0 / (mix.kv_share or 1e-9)):
+    if math.isinf(running) or running > MOST_RUNNING * speed.max_running:
         return 1.0
     prompt_s = mix.prompt_tokens * (speed.token_s + running * speed.seq_s)
-    left_s = objective_s - speed.start_s - running * speed.start_seq_s
+    left_s = ttft_s - speed.start_s - running * speed.start_seq_s
     if left_s < 0.0 or rate * prompt_s >= MOST_BUSY:
         return 1.0
     if not prompt_s:
         return 0.0
     return _beyond(left_s / prompt_s, rate * prompt_s, max(OPEN * num_workers, 1.0), mix.spread)
-
-
-def _at_most(running: float) -> float:
-    """Answers that run at once nine times of ten; they are as variable as exponential ones."""
-    return running + SIGMAS_RUNNING * math.sqrt(2.0 * running)
 
 
 def _beyond(times: float, busy: float, num: float, spread: float) -> float:
@@ -87,40 +183,3 @@ def _beyond(times: float, busy: float, num: float, spread: float) -> float:
         left = times - math.exp(sigma * point - sigma * sigma / 2.0)
         late += waits * math.exp(-left / wait) if left > 0.0 else 1.0
     return late / len(POINTS)
-
-
-def reachable_s(speed: Speed, mix: Mix, objective_s: float) -> float:
-    """The objective, or a longer one where not even an idle worker meets it."""
-    if late_share(speed, mix, 0.0, MOST_IDLE * objective_s) <= LATE:
-        return objective_s
-    sigma = math.sqrt(math.log1p(mix.spread))
-    longest = math.exp(sigma * NormalDist().inv_cdf(1.0 - LATE) - sigma * sigma / 2.0)
-    return UNREACHABLE * (speed.start_s + longest * mix.prompt_tokens * speed.token_s)
-
-
-def sustainable_rate(speed: Speed, mix: Mix, objective_s: float, num_workers: float = 1.0) -> float:
-    """Requests per second that each of so many workers serves within the objective."""
-    objective_s = reachable_s(speed, mix, objective_s)
-    low, high = 0.0, 1e-3
-    while high < 1e6 and late_share(speed, mix, high, objective_s, num_workers) <= LATE:
-        low, high = high, 2.0 * high
-    for _ in range(ROUNDS):
-        middle = (low + high) / 2.0
-        if late_share(speed, mix, middle, objective_s, num_workers) <= LATE:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def workers_needed(speed: Speed, mix: Mix, objective_s: float, rate: float) -> float:
-    """Workers that serve this rate of requests within the objective; a part of one for little."""
-    low, high = 0.0, rate / sustainable_rate(speed, mix, objective_s)  # one alone does less than one of many
-    objective_s = reachable_s(speed, mix, objective_s)
-    for _ in range(ROUNDS if rate else 0):
-        middle = (low + high) / 2.0
-        if late_share(speed, mix, rate / middle, objective_s, middle) <= LATE:
-            high = middle
-        else:
-            low = middle
-    return high

@@ -1,5 +1,6 @@
 """Traffic of a group of workers over the last minutes, as differences of counts that grow."""
 
+import math
 from collections import deque
 from typing import NamedTuple
 
@@ -11,12 +12,13 @@ class Counts(NamedTuple):
 
     requests         sent to workers
     prompt_tokens    to be computed: arrived, and not cached
+    handed_tokens    that prefill workers of the same model computed for them
     output_tokens    of the answers, by their length lately
     in_time, late    first tokens within the TTFT objective, and after it
     unserved         requests that no worker got: none was up, or the queue rejected them
+    num_running, num_waiting   as workers reported them at each round
+    kv_usage         of their caches at the same time, as shares of one
     prompt_squares   prompt tokens that were computed, squared for each prompt
-    running, waiting, kv_usage   answers that ran, requests that waited and shares of KV caches in use, by
-                     reports of workers, one each round
     """
 
     requests: float = 0.0
@@ -25,10 +27,16 @@ class Counts(NamedTuple):
     in_time: float = 0.0
     late: float = 0.0
     unserved: float = 0.0
-    prompt_squares: float = 0.0
-    running: float = 0.0
-    waiting: float = 0.0
+    num_running: float = 0.0
     kv_usage: float = 0.0
+    handed_tokens: float = 0.0
+    num_waiting: float = 0.0
+    prompt_squares: float = 0.0
+
+    @property
+    def num_running_of_cache(self) -> float:
+        """Answers that fill a cache, shared prefixes counted once; infinite where that was not seen."""
+        return self.num_running / self.kv_usage if self.num_running and self.kv_usage else math.inf
 
     def plus(self, other: "Counts") -> "Counts":
         return Counts(*[a + b for a, b in zip(self, other, strict=True)])

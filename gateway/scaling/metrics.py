@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.worker import Role
 from gateway.observability.metric_spec import Merge, MetricSpec, gauge
 from gateway.scaling.advice import Advice
+from gateway.scaling.split import SplitAdvice
 
 OF = ("model", "role")
 
@@ -74,15 +76,38 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
     ),
 )
 
-METRICS = tuple(spec for spec, _ in _GAUGES)
+_SHARE = gauge(
+    "kvgate_scaling_prefill_share_ratio",
+    "Share of prefill workers, from 0 to 1, at which prefill and decode workers serve most requests of the "
+    "last five minutes within the objectives.",
+    "model",
+)
+_SPLIT = gauge(
+    "kvgate_scaling_split_workers",
+    "Prefill and decode workers that serve most requests, of as many as accept requests now; changes only "
+    "where that serves surely more. Absent with fewer than two.",
+    *OF,
+)
+
+METRICS = (*(spec for spec, _ in _GAUGES), _SHARE, _SPLIT)
 
 
 class ScalingCollector(Collector):
-    def __init__(self, advices: Callable[[], Sequence[Advice]]) -> None:
-        self._advices = advices
+    def __init__(
+        self, advices: Callable[[], Sequence[Advice]], splits: Callable[[], Sequence[SplitAdvice]]
+    ) -> None:
+        self._advices, self._splits = advices, splits
 
     def collect(self) -> Iterator[Metric]:
         advices = self._advices()
         for spec, read in _GAUGES:
             rows = [((each.model, each.role.value), read(each)) for each in advices]
             yield spec.family((key, value) for key, value in rows if value is not None)
+        splits = self._splits()
+        yield _SHARE.family(((each.model,), each.share) for each in splits)
+        yield _SPLIT.family(
+            ((each.model, role.value), float(num))
+            for each in splits
+            if each.workers is not None
+            for role, num in zip((Role.PREFILL, Role.DECODE), each.workers, strict=True)
+        )

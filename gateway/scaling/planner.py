@@ -14,14 +14,16 @@ from gateway.core.fleet import Fleet, Member
 from gateway.core.ledger import Ledger
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.worker import Role, WorkerId
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.index.base import Index
 from gateway.observability.metrics import Histogram, Metrics
 from gateway.routing.speed_model import SpeedModels
 from gateway.scaling.advice import Advice, GroupState, WorkerState, advise, mean_speed
-from gateway.scaling.capacity import Mix
+from gateway.scaling.capacity import Mix, Objectives
 from gateway.scaling.cold_start import ColdStart
 from gateway.scaling.groups import MAX_GROUPS, GroupKey, ModelNames, key_of
 from gateway.scaling.history import KEPT_S, Counts, History
+from gateway.scaling.split import SplitAdvice, SplitState, WorkerSplit, advise_split
 from gateway.scaling.stabilizer import Stabilizer
 
 ROUND_S = 5.0
@@ -66,10 +68,12 @@ class PlannerSources:
     index: Index
     speeds: SpeedModels
     queued: Queued
+    transfer: TransferSpeed = field(default_factory=TransferSpeed)
 
 
 class Planner:
-    """Advice for all groups; `objective_s` is the TTFT to meet, `hold_s` the time before a number falls.
+    """Advice for all groups; `objective_s` is the TTFT to meet, `hold_s` the time before a number falls,
+    `itl_objective_s` the ITL to meet.
 
     `is_alone`: all requests come through this gateway, so that the fleet that it finds at its start is its to
     keep. Several gateways are added up, and would keep the fleet several times."""
@@ -80,13 +84,16 @@ class Planner:
         objective_s: float,
         hold_s: float,
         *,
+        itl_objective_s: float = math.inf,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
-        self._objective_s, self._hold_s, self._clock = objective_s, hold_s, clock
+        self._objectives = Objectives(objective_s, itl_objective_s)
+        self._hold_s, self._clock = hold_s, clock
         self._is_alone = is_alone
         self._groups: dict[GroupKey, _Group] = {}
+        self._splits: dict[str, SplitAdvice] = {}
         self._names = ModelNames()
         self._last: dict[WorkerId, Counts] = {}
         self._own_blocks: dict[WorkerId, int] = {}
@@ -102,6 +109,10 @@ class Planner:
         """The latest advice for each group, by model and role."""
         found = [group.advice for group in self._groups.values() if group.advice]
         return sorted(found, key=lambda each: (each.model, each.role.value))
+
+    def splits(self) -> list[SplitAdvice]:
+        """The latest advice for each model with prefill and decode workers, by model."""
+        return sorted(self._splits.values(), key=lambda each: each.model)
 
     def advice(self, model: str, role: Role) -> Advice | None:
         """The latest advice for the group of a name; None where it has no workers and no requests yet."""
@@ -162,8 +173,11 @@ class Planner:
             if key.role is Role.PREFILL:  # its requests are those that the decode workers answer
                 its = group.counts if group.members else more  # without any, these compute the prompts too
                 group.counts = more._replace(prompt_tokens=its.prompt_tokens, output_tokens=0.0)
+            elif key.role is Role.DECODE:
+                group.counts = group.counts._replace(handed_tokens=more.handed_tokens)
             self._advise(key, group, queued.get(key.model, (0, 0)), more, now)
             _call(group)
+        self._advise_splits()
 
     def count_own_blocks(self) -> bool:
         """Look at some runs of the index for blocks that one worker alone holds. False: all were seen."""
@@ -190,11 +204,12 @@ class Planner:
             worker = member.worker.id
             counts = self._last[worker] = self._counted(worker)
             more = counts.minus(last.get(worker, Counts()))
+            output = more.requests * member.speed.answer_tokens
             reported = member.reported
             more = more._replace(
-                output_tokens=more.requests * member.speed.answer_tokens,
-                running=float(reported.num_running),
-                waiting=float(reported.num_waiting),
+                output_tokens=output,
+                num_running=reported.num_running,
+                num_waiting=reported.num_waiting,
                 kv_usage=reported.kv_usage,
             )
             its.counts = its.counts.plus(more)
@@ -202,7 +217,7 @@ class Planner:
     def _counted(self, worker: WorkerId) -> Counts:
         """Sums of one worker since it joined."""
         counted = self._sources.metrics.worker(worker)
-        in_time, late = split_at(counted.ttft_s, self._objective_s)
+        in_time, late = split_at(counted.ttft_s, self._objectives.ttft_s)
         booked = self._sources.ledger.here(worker).booked_tokens
         prompt_tokens = self._sources.speeds.num_computed(worker) + booked
         squares = self._sources.speeds.computed_squares(worker)
@@ -214,7 +229,7 @@ class Planner:
         for key, group in self._groups.items():
             counts = group.counts
             if key.role is Role.PREFILL:
-                counts = Counts()
+                counts = Counts(handed_tokens=counts.prompt_tokens)
             before = found.get(key.model, Counts())
             unserved = max(group.counts.unserved, before.unserved)  # each group of a model has counted it
             found[key.model] = before.plus(counts)._replace(unserved=unserved)
@@ -229,7 +244,7 @@ class Planner:
         group.mix = mix_of(past.counts) or group.mix
         workers = [self._state(member) for member in group.members]
         if workers:
-            group.speed = mean_speed(workers)
+            group.speed = mean_speed(workers, past.counts.num_running_of_cache)
         if queued[0] or model.requests or any(each.num_in_flight for each in workers):
             group.active_until_s = now + ACTIVE_S
         num_up = sum(each.is_open for each in workers)
@@ -241,7 +256,7 @@ class Planner:
         state = GroupState(
             key.model, key.role, workers, *windows, group.mix, group.speed, *queued, is_settled
         )
-        advice = advise(state, self._objective_s)
+        advice = advise(state, self._objectives)
         needed = max(advice.needed, 1.0) if queued[0] or model.unserved else advice.needed
         num_kept = advice.num_up if self._is_alone else 0
         level = group.stabilizer.update(needed, num_kept, now, self._hold_s)
@@ -249,6 +264,32 @@ class Planner:
         advice = replace(advice, level=level, is_active=is_active, cold_start_s=group.cold_start.seconds)
         group.cold_start.look(advice.num_desired, advice.num_up, now)
         group.advice = advice
+
+    def _advise_splits(self) -> None:
+        """Advise each model with requests and workers of both roles, now or before."""
+        found: dict[str, SplitAdvice] = {}
+        for key, decode in self._groups.items():
+            prefill = self._groups.get(GroupKey(key.model, Role.PREFILL))
+            if key.role is Role.DECODE and prefill and decode.history.window(KEPT_S).counts.requests:
+                last = self._splits.get(key.model)
+                state = self._split_state(key.model, prefill, decode)
+                found[key.model] = advise_split(state, self._objectives, last.workers if last else None)
+        self._splits = found
+
+    def _split_state(self, model: str, prefill: _Group, decode: _Group) -> SplitState:
+        assert prefill.advice and decode.advice
+        counts = decode.history.window(KEPT_S).counts
+        prompt_tokens = (counts.prompt_tokens + counts.handed_tokens) / max(counts.requests, 1.0)
+        return SplitState(
+            model=model,
+            num_up=WorkerSplit(prefill.advice.num_up, decode.advice.num_up),
+            prefill=prefill.speed,
+            decode=decode.speed,
+            mix=Mix(prompt_tokens, decode.speed.answer_tokens + 1.0),
+            num_requests=counts.requests,
+            handoff_s=self._sources.transfer.seconds(round(prompt_tokens)) + decode.speed.start_s,
+            is_bound=any(member.worker.is_bound for member in decode.members),
+        )
 
     def _state(self, member: Member) -> WorkerState:
         worker = member.worker
@@ -297,8 +338,7 @@ def mix_of(counts: Counts) -> Mix | None:
         return None
     prompt_tokens = counts.prompt_tokens / num
     spread = counts.prompt_squares / num / prompt_tokens**2 - 1.0 if prompt_tokens else 0.0
-    kv_share = counts.kv_usage / counts.running if counts.running else 0.0
-    return Mix(prompt_tokens, counts.output_tokens / num, min(max(spread, 0.0), MOST_SPREAD), kv_share)
+    return Mix(prompt_tokens, counts.output_tokens / num, min(max(spread, 0.0), MOST_SPREAD))
 
 
 def split_at(ttft_s: Histogram, objective_s: float) -> tuple[float, float]:

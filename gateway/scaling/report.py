@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.core.worker import Role
 from gateway.scaling.advice import Advice
 from gateway.scaling.capacity import Mix
+from gateway.scaling.split import SplitAdvice
 
 MAX_REMOVALS = 100
 """Workers listed by the cost of their loss."""
 
 
-def describe(advices: Sequence[Advice]) -> dict[str, Any]:
-    return {"groups": [_group(each) for each in advices], "prefill_decode": _pairs(advices)}
+def describe(advices: Sequence[Advice], splits: Sequence[SplitAdvice] = ()) -> dict[str, Any]:
+    return {
+        "groups": [_group(each) for each in advices],
+        "prefill_decode": [_split(each) for each in splits],
+    }
 
 
 def _group(advice: Advice) -> dict[str, Any]:
@@ -51,19 +54,14 @@ def _rates(requests_per_s: float, mix: Mix) -> dict[str, float]:
     }
 
 
-def _pairs(advices: Sequence[Advice]) -> list[dict[str, Any]]:
-    """The ratio of prefill to decode workers that serves best: both are as busy as the objective allows."""
-    needed = {(each.model, each.role): each.needed for each in advices}
-    found = []
-    for model in dict.fromkeys(each.model for each in advices):
-        prefill, decode = needed.get((model, Role.PREFILL)), needed.get((model, Role.DECODE))
-        if prefill is not None and decode is not None and (total := prefill + decode) > 0.0:
-            found.append(
-                {
-                    "model": model,
-                    "prefill_share": prefill / total,
-                    "prefill_workers": prefill,
-                    "decode_workers": decode,
-                }
-            )
-    return found
+def _split(advice: SplitAdvice) -> dict[str, Any]:
+    return {
+        "model": advice.model,
+        "prefill_share": advice.share,
+        "prefill_share_low": advice.low,
+        "prefill_share_high": advice.high,
+        "prefill_workers": advice.workers.prefill if advice.workers else None,
+        "decode_workers": advice.workers.decode if advice.workers else None,
+        "requests_per_s": advice.requests_per_s,
+        "present_requests_per_s": advice.up_requests_per_s,
+    }

@@ -9,21 +9,25 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import by_key
+from gateway import cli
+from gateway.config import by_key, load
 from gateway.http.address import worker_url
 from gateway.runtime.build import VERSION
 from tests import ROOT
-from tests.support.chart import BLOCK, CHART, GOLDEN, GUIDE, guide_manifests, objects, pod_of
+from tests.support.chart import (
+    CHART,
+    GOLDEN,
+    GUIDE,
+    SCALING,
+    guide_manifests,
+    guide_values,
+    objects,
+    pod_of,
+    workloads,
+)
 
-SCALING = ROOT / "docs/guides/autoscaling.md"
 RENDERS = sorted(GOLDEN.glob("*.yaml"))
 SET = re.compile(r"--set(?:-string)? '?([\w.]+)=")
-
-
-def guide_values() -> list[dict[str, Any]]:
-    texts = GUIDE.read_text() + SCALING.read_text()
-    blocks = [yaml.safe_load(text) for text in BLOCK.findall(texts)]
-    return [each for each in blocks if "kind" not in each]
 
 
 @pytest.fixture(params=RENDERS, ids=lambda path: path.stem)
@@ -62,9 +66,9 @@ def test_the_grace_of_a_pod_fits_its_drain(render: Path) -> None:
 
 
 def test_pods_keep_the_restricted_standard(render: Path) -> None:
-    pods = [pod_of(render), *[each["spec"] for each in objects(render, "Pod")]]
-    for pod in pods:
-        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+    pods = [each["spec"]["template"]["spec"] for each in workloads(render)]
+    for pod in [*pods, *[each["spec"] for each in objects(render, "Pod")]]:
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"].get("runAsUser", 1) > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in pod["containers"]:
             assert container["securityContext"] == {
@@ -104,15 +108,67 @@ def test_roles_list_and_watch_what_the_workers_urls_need(render: Path) -> None:
     assert pod_of(render)["automountServiceAccountToken"] is bool(urls)
 
 
-def test_selectors_find_the_pods_of_the_deployment(render: Path) -> None:
-    (deployment,) = objects(render, "Deployment")
-    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
-    selectors = [each["spec"]["selector"] for each in objects(render, "Service")]
-    selectors += [each["spec"]["selector"]["matchLabels"] for each in objects(render, "PodDisruptionBudget")]
-    selectors += [each["spec"]["podSelector"]["matchLabels"] for each in objects(render, "NetworkPolicy")]
-    assert all(selector.items() <= labels for selector in selectors)
-    tests = [each["metadata"]["labels"] for each in objects(render, "Pod")]
-    assert not any(selector.items() <= found.items() for selector in selectors for found in tests)
+def selectors(render: Path) -> Iterator[dict[str, str]]:
+    yield from (each["spec"]["selector"] for each in objects(render, "Service"))
+    for kind in ("PodDisruptionBudget", "Deployment", "DaemonSet"):
+        yield from (each["spec"]["selector"]["matchLabels"] for each in objects(render, kind))
+    yield from (each["spec"]["podSelector"]["matchLabels"] for each in objects(render, "NetworkPolicy"))
+
+
+def test_each_selector_finds_the_pods_of_one_workload(render: Path) -> None:
+    pods = [each["spec"]["template"]["metadata"]["labels"].items() for each in workloads(render)]
+    pods += [each["metadata"]["labels"].items() for each in objects(render, "Pod")]
+    for selector in selectors(render):
+        assert [selector.items() <= labels for labels in pods].count(True) == 1
+
+
+def egress(render: Path) -> list[dict[str, Any]]:
+    (policy,) = [
+        each for each in objects(GOLDEN / render, "NetworkPolicy") if "valkey" not in each["metadata"]["name"]
+    ]
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    rules: list[dict[str, Any]] = policy["spec"]["egress"]
+    return rules
+
+
+DNS = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+API = {"ports": [{"port": 443}, {"port": 6443}]}
+
+
+def test_restricted_gateways_reach_engines_by_their_labels_and_the_bundled_valkey() -> None:
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": "llm"}}
+    dns, api, engines, redis = egress(GOLDEN / "valkey.yaml")
+    assert (dns, api) == (DNS, API)
+    labels = {"matchLabels": {"app": "vllm"}}
+    assert engines == {"to": [{"namespaceSelector": namespace, "podSelector": labels}]}
+    (valkey,) = redis["to"]
+    pods = workloads(GOLDEN / "valkey.yaml")[1]["spec"]["template"]["metadata"]["labels"]
+    assert valkey["podSelector"]["matchLabels"] == pods and redis["ports"] == [{"port": 6379}]
+
+
+def test_restricted_gateways_reach_a_service_s_namespace_each_redis_and_what_is_named() -> None:
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": "llm"}}
+    dns, api, engines, redis, *further = egress(GOLDEN / "egress.yaml")
+    assert (dns, api, engines) == (DNS, API, {"to": [{"namespaceSelector": namespace}]})
+    assert {each["port"] for each in redis["ports"]} == {26379, 26380, 6379}, "Sentinels, and the master"
+    assert [sorted(rule) for rule in further] == [["ports", "to"], ["ports"]]
+
+
+def test_clients_that_are_named_do_not_shut_out_helm_s_test() -> None:
+    (policy,) = objects(GOLDEN / "network.yaml", "NetworkPolicy")
+    (pod,) = objects(GOLDEN / "network.yaml", "Pod")
+    peers = [peer.get("podSelector") for peer in policy["spec"]["ingress"][0]["from"]]
+    assert {"matchLabels": pod["metadata"]["labels"]} in peers and len(peers) == 2
+
+
+def test_a_daemon_set_has_the_same_pod_and_no_budget_of_disruptions() -> None:
+    path = GOLDEN / "daemonset.yaml"
+    (found,) = workloads(path)
+    assert found["kind"] == "DaemonSet" and "replicas" not in found["spec"]
+    assert not objects(path, "PodDisruptionBudget") and "topologySpreadConstraints" not in pod_of(path)
+    same = pod_of(GOLDEN / "selector.yaml")
+    assert pod_of(path)["containers"][0]["args"] == same["containers"][0]["args"]
+    assert objects(path, "Service")[0]["spec"]["internalTrafficPolicy"] == "Local"
 
 
 def test_rules_and_board_are_those_of_deploy() -> None:
@@ -155,10 +211,11 @@ def known_values() -> set[str]:
 
 
 def test_the_schema_has_exactly_the_values() -> None:
+    """Values below `resources` and `affinity` are Kubernetes' own, and not listed."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    free = ("resources.", "monitoring.dashboard.labels.")
+    free = ("resources.", "affinity.", "monitoring.dashboard.labels.", "global")
     given = {path for path in paths_of(values) if not path.startswith(free)}
-    assert known_values() - {"global"} == given
+    assert {path for path in known_values() if not path.startswith(free)} == given
 
 
 def test_the_guide_s_values_exist_and_its_roles_only_list_and_watch() -> None:
@@ -166,10 +223,53 @@ def test_the_guide_s_values_exist_and_its_roles_only_list_and_watch() -> None:
     known = known_values()
     free = ("workers.selector.",)
     assert names and all(name in known or name.startswith(free) for name in names)
-    for values in guide_values():
+    for values in guide_values(GUIDE, SCALING):
         assert {p for p in paths_of(values) if not p.startswith(free)} <= known
     roles = [each for each in guide_manifests() if each["kind"] == "Role"]
     assert roles and all(rule["verbs"] == ["list", "watch"] for role in roles for rule in role["rules"])
+
+
+VALUE = re.compile(r"`([a-z]\w*(?:\.\w+)*)(?:: \w+)?`")
+TABLE_KEY = re.compile(r"`\[(\w+)\] (\w+)`")
+
+
+def test_the_comparison_with_other_charts_names_values_and_options_that_exist() -> None:
+    page = (ROOT / "docs/guides/kubernetes-charts.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    here = [cells[1] for cells in rows if len(cells) == 2]
+    names = {name for cell in here for name in VALUE.findall(cell)}
+    assert len(names) > 40 and names <= known_values(), names - known_values()
+    options = set(TABLE_KEY.findall(page))
+    config = load({}, environ={})
+    assert len(options) > 10 and all(hasattr(getattr(config, table), key) for table, key in options)
+
+
+def guide_containers() -> dict[str, Any]:
+    """Containers of kvgate in the guide's manifests, by name."""
+    pods = [
+        each["spec"]["template"]["spec"] for each in guide_manifests() if "template" in each.get("spec", {})
+    ]
+    found = [(each, pod) for pod in pods for each in pod["containers"] if "/kvgate:" in each["image"]]
+    for container, pod in found:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        assert (
+            container["securityContext"].items()
+            >= pod_of(GOLDEN / "selector.yaml")["containers"][0]["securityContext"].items()
+        )
+    return {container["name"]: container for container, _ in found}
+
+
+def test_the_guide_s_containers_are_what_kvgate_takes() -> None:
+    found = guide_containers()
+    agent = cli._parser().parse_args(found["kvgate-agent"]["args"])
+    assert (agent.listen, agent.replay_port) == ("0.0.0.0:7070", "6557")
+    (mount,) = found["kvgate-agent"]["volumeMounts"]
+    assert str(Path(agent.token_file).parent) == mount["mountPath"]
+    flags = {each.flag for each in by_key().values() if each.has_flag}
+    assert {each for each in found["kvgate"]["args"] if each.startswith("--")} <= flags
+    variables = {each["name"] for each in found["kvgate"]["env"]} - {"HF_HOME"}
+    assert variables <= {each.variable for each in by_key().values()}
 
 
 def test_the_chart_has_the_version_of_the_gateway() -> None:

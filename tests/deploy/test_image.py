@@ -72,7 +72,7 @@ def sources() -> set[str]:
 
 
 TOP = {"LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock", "requirements-dev.lock"}
-TOP |= {"setup.py"}
+TOP |= {"setup.py", "deploy/image/root.sh"}
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,27 @@ def test_the_context_is_what_the_wheel_is_made_of(context: Path) -> None:
 
 
 def test_each_file_that_a_step_names_is_in_the_context(context: Path) -> None:
-    steps, _, _ = CONTAINERFILE.partition("\nFROM docker.io/library/python:3.12-slim\nCOPY")
-    assert "COPY . ." in steps and "make wheel" in steps
-    for name in re.findall(r"-r (\S+)", steps):
-        assert (context / name).is_file()
+    copied = re.findall(r"^COPY (?!--)(\S+)", CONTAINERFILE, re.MULTILINE)
+    assert {".", "requirements.lock"} < set(copied) and "RUN make wheel" in CONTAINERFILE
+    for name in copied:
+        assert (context / name).exists()
     made = (context / "Makefile").read_text()
     for target in ("$(VENV)/.installed:", "$(VENV)/.installed-dev:", "dist/.built:"):
         line = re.search(rf"^{re.escape(target)}(.*)$", made, re.MULTILINE)
         assert line is not None
         for name in re.findall(r"(?<!\S)[\w.-]+\.(?:lock|toml)", line[1]):
             assert (context / name).is_file()
+
+
+def test_the_base_is_one_release_of_debian() -> None:
+    """All stages start from it or from nothing, so that the Python that builds is the one that runs."""
+    (base,) = re.findall(r"^ARG DEBIAN=(\S+)$", CONTAINERFILE, re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/debian:[a-z]+-\d{8}-slim(@sha256:[0-9a-f]{64})?", base)
+    stages = re.findall(r"^FROM (\S+)(?: AS (\w+))?$", CONTAINERFILE, re.MULTILINE)
+    assert {start for start, _ in stages} == {"${DEBIAN}", "base", "scratch"} and stages[-1] == (
+        "scratch",
+        "",
+    )
 
 
 def test_the_wheel_is_built_from_nothing(context: Path) -> None:

@@ -1,6 +1,7 @@
 """API server that Helm installs into: objects of any kind, created, patched and deleted; no controllers.
 
-Patches are merged field by field; a list in a patch replaces the one before, but for items with a name.
+It serves the API versions of its version of Kubernetes. Patches are merged field by field; a list in a patch
+replaces the one before, but for items with a name.
 """
 
 import asyncio
@@ -23,9 +24,13 @@ KINDS: dict[str, dict[str, str]] = {
         "serviceaccounts": "ServiceAccount",
         "pods": "Pod",
     },
-    "apis/apps/v1": {"deployments": "Deployment"},
+    "apis/apps/v1": {"deployments": "Deployment", "daemonsets": "DaemonSet"},
+    "apis/discovery.k8s.io/v1": {"endpointslices": "EndpointSlice"},
+    "apis/discovery.k8s.io/v1beta1": {"endpointslices": "EndpointSlice"},
     "apis/policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
+    "apis/policy/v1beta1": {"poddisruptionbudgets": "PodDisruptionBudget"},
     "apis/autoscaling/v2": {"horizontalpodautoscalers": "HorizontalPodAutoscaler"},
+    "apis/autoscaling/v2beta2": {"horizontalpodautoscalers": "HorizontalPodAutoscaler"},
     "apis/networking.k8s.io/v1": {"ingresses": "Ingress", "networkpolicies": "NetworkPolicy"},
     "apis/rbac.authorization.k8s.io/v1": {"roles": "Role", "rolebindings": "RoleBinding"},
     "apis/gateway.networking.k8s.io/v1": {"httproutes": "HTTPRoute"},
@@ -36,12 +41,23 @@ KINDS: dict[str, dict[str, str]] = {
         "prometheusrules": "PrometheusRule",
     },
 }
+SERVED = {
+    "apis/discovery.k8s.io/v1": range(21, 99),
+    "apis/discovery.k8s.io/v1beta1": range(25),
+    "apis/policy/v1": range(21, 99),
+    "apis/policy/v1beta1": range(25),
+    "apis/autoscaling/v2": range(23, 99),
+    "apis/autoscaling/v2beta2": range(26),
+}
+"""The minor versions of Kubernetes that serve an API; others are served by all."""
 
 
 class WritableApi:
     """API server in a thread of its own; a context manager. `objects` by path."""
 
-    def __init__(self) -> None:
+    def __init__(self, minor: int = 30) -> None:
+        self._minor = minor
+        self._kinds = {path: kinds for path, kinds in KINDS.items() if minor in SERVED.get(path, range(99))}
         self.objects: dict[str, Object] = {}
         self.num_patches = 0
         self.url = ""
@@ -82,21 +98,26 @@ class WritableApi:
         await runner.cleanup()
 
     async def _about(self, request: web.Request) -> web.Response:
-        return web.json_response({"major": "1", "minor": "30", "gitVersion": "v1.30.0"})
+        return web.json_response(
+            {"major": "1", "minor": str(self._minor), "gitVersion": f"v1.{self._minor}.0"}
+        )
 
     async def _versions(self, request: web.Request) -> web.Response:
         return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
 
     async def _groups(self, request: web.Request) -> web.Response:
-        groups = []
-        for _, name, version in (path.split("/") for path in KINDS if path.startswith("apis/")):
-            known = {"groupVersion": f"{name}/{version}", "version": version}
-            groups.append({"name": name, "versions": [known], "preferredVersion": known})
+        found: dict[str, list[dict[str, str]]] = {}
+        for _, name, version in (path.split("/") for path in self._kinds if path.startswith("apis/")):
+            found.setdefault(name, []).append({"groupVersion": f"{name}/{version}", "version": version})
+        groups = [
+            {"name": name, "versions": versions, "preferredVersion": versions[0]}
+            for name, versions in found.items()
+        ]
         return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 
     async def _answer(self, request: web.Request) -> web.Response:
         path = request.match_info["path"]
-        if path in KINDS:
+        if path in self._kinds:
             return self._resources(path)
         body = await request.read()
         match request.method:
@@ -123,7 +144,7 @@ class WritableApi:
         verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
         resources = [
             {"name": plural, "kind": kind, "namespaced": True, "verbs": verbs}
-            for plural, kind in KINDS[path].items()
+            for plural, kind in self._kinds[path].items()
         ]
         version = path.partition("/")[2]
         return web.json_response({"kind": "APIResourceList", "groupVersion": version, "resources": resources})

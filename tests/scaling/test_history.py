@@ -1,5 +1,7 @@
 """Windows of a group's traffic."""
 
+import math
+
 import pytest
 
 from gateway.scaling.history import KEPT_S, Counts, History
@@ -53,3 +55,12 @@ def test_memory_is_bounded() -> None:
 
 def test_counts_that_fall_count_as_nothing() -> None:
     assert Counts(5, 7).minus(Counts(6, 3)) == Counts(0, 4)
+
+
+def test_answers_that_fill_a_cache_are_those_that_run_by_what_they_fill() -> None:
+    looks = [Counts(num_running=30, kv_usage=0.5), Counts(num_running=90, kv_usage=1.5), Counts()]
+    seen = Counts()
+    for look in looks:
+        seen = seen.plus(look)
+    assert seen.num_running_of_cache == 60.0
+    assert Counts().num_running_of_cache == Counts(num_running=5).num_running_of_cache == math.inf

@@ -23,17 +23,20 @@ def test_report_has_the_fields_of_the_reference() -> None:
     assert not found.prefill_decode
 
 
-def test_ratio_of_prefill_to_decode_workers() -> None:
+def test_split_has_the_fields_of_the_reference_and_whole_numbers() -> None:
     world = PlannerWorld()
-    prefill, decode = world.join("p:1", Role.PREFILL), world.join("d:1", Role.DECODE)
+    prefills = [world.join(f"p:{number}", Role.PREFILL) for number in range(2)]
+    decode = world.join("d:1", Role.DECODE)
     world.round()
-    assert not describe(world.planner.advices())["prefill_decode"]
+    assert not describe(world.planner.advices(), world.planner.splits())["prefill_decode"]
     world.send(decode, 60, computed=10)
-    world.speeds.computed(prefill, 60 * 8000)
+    world.speeds.computed(prefills[0], 60 * 8000)
     world.round()
-    (pair,) = describe(world.planner.advices())["prefill_decode"]
-    assert pair["model"] == "llama" and pair["prefill_workers"] > pair["decode_workers"]
-    assert 0.5 < pair["prefill_share"] < 1.0
+    found = describe(world.planner.advices(), world.planner.splits())
+    (split,) = msgspec.convert(found, AdviceView).prefill_decode
+    assert split.model == "llama" and (split.prefill_workers, split.decode_workers) == (2, 1)
+    assert 0.0 < split.prefill_share_low <= split.prefill_share <= split.prefill_share_high < 1.0
+    assert split.requests_per_s >= split.present_requests_per_s > 0.0
 
 
 def test_list_of_removals_is_bounded() -> None:

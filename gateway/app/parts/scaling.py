@@ -1,6 +1,7 @@
 """Advice for autoscalers, from the gateway's own counts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from aiohttp.typedefs import Handler
 from prometheus_client.registry import Collector
@@ -11,6 +12,7 @@ from gateway.app.parts.fleet import FleetPart
 from gateway.config import Config
 from gateway.config.scaling import roles_at_zero
 from gateway.core.errors import ConfigError
+from gateway.costs.transfer_speed import TransferSpeed
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.scaling import metrics as scaling
@@ -32,13 +34,19 @@ class ScalingPart(Component):
         check_scaling(config)
         self._gate = gate
         speeds = router.learning.speed_models
+        split = router.disaggregation
+        transfer = TransferSpeed() if split is None else split.transfer
         sources = PlannerSources(
-            fleet.fleet, router.ledger, fleet.metrics, router.index, speeds, self._queued
+            fleet.fleet, router.ledger, fleet.metrics, router.index, speeds, self._queued, transfer
         )
         options = config.scaling
         is_alone = options.port > 0  # the external scaler is for one gateway
         self.planner = planner = Planner(
-            sources, options.ttft_objective_s, options.down_after_s, is_alone=is_alone
+            sources,
+            options.ttft_objective_s,
+            options.down_after_s,
+            itl_objective_s=options.itl_objective_s,
+            is_alone=is_alone,
         )
         planner.configure(roles_at_zero(options.models))
         fleet.metrics.on_unserved = planner.unserved
@@ -50,10 +58,13 @@ class ScalingPart(Component):
         return lambda: self.planner.configure(roles_at_zero(change.config.scaling.models))
 
     def collectors(self) -> Sequence[Collector]:
-        return [ScalingCollector(self.planner.advices)]
+        return [ScalingCollector(self.planner.advices, self.planner.splits)]
 
     def admin_handlers(self) -> Mapping[str, Handler]:
-        return {"advice": shows(lambda: describe(self.planner.advices()))}
+        return {"advice": shows(self._describe)}
+
+    def _describe(self) -> dict[str, Any]:
+        return describe(self.planner.advices(), self.planner.splits())
 
     def _queued(self) -> Mapping[str, tuple[int, int]]:
         gate = self._gate()

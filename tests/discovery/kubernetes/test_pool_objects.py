@@ -87,7 +87,8 @@ async def test_kinds_that_are_not_there_cost_a_line_in_the_log_and_come_later(
         kube.api.status = 403 if status == 403 else 0
         await until(lambda: len(kube.api.refused) >= 12)
         lines = [line for line in warnings(caplog) if "Inference" in line]
-        why = f"of llm/vllm: {status} refused with {status}"
+        reason = "refused with 403" if status == 403 else "Not Found"
+        why = f"of llm/vllm: {status} {reason}"
         assert sorted(lines) == [
             f"Kubernetes InferenceModelRewrites {why}; model names stay unchanged",
             f"Kubernetes InferenceObjectives {why}; priorities stay unchanged",

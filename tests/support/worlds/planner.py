@@ -24,7 +24,9 @@ class PlannerWorld:
         sources = PlannerSources(
             self.fleet, self.ledger, self.metrics, self.index, self.speeds, lambda: self.queued
         )
-        self.planner = Planner(sources, 2.0, 300.0, is_alone=is_alone, clock=lambda: self.now)
+        self.planner = Planner(
+            sources, 2.0, 300.0, itl_objective_s=0.1, is_alone=is_alone, clock=lambda: self.now
+        )
 
     def join(self, name: str, role: Role = Role.BOTH, model: str = "llama") -> WorkerId:
         served = (ServedModel(model, f"/models/{model}"),)

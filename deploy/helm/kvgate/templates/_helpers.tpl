@@ -17,6 +17,11 @@ app.kubernetes.io/name: {{ include "kvgate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "kvgate.testLabels" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}
+
 {{- define "kvgate.labels" -}}
 {{ include "kvgate.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -82,11 +87,14 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
+{{- /* Takes the user, which is left to the cluster where there is none. */ -}}
 {{- define "kvgate.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
+{{- with . }}
+runAsUser: {{ int . }}
+runAsGroup: {{ int . }}
+fsGroup: {{ int . }}
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end -}}
@@ -98,24 +106,82 @@ seccompProfile:
   (dict "name" "admin-keys" "secret" .Values.keys.adminSecret "path" "/etc/kvgate-admin-keys")
   (dict "name" "worker-key" "secret" .Values.workers.keySecret "path" "/etc/kvgate-worker-key")
   (dict "name" "tls" "secret" .Values.tls.secret "path" "/etc/kvgate-tls")
-  (dict "name" "redis" "secret" .Values.redis.passwordSecret "path" "/etc/kvgate-redis")
+  (dict "name" "agent-token" "secret" .Values.agents.tokenSecret "path" "/etc/kvgate-agent-token")
+  (dict "name" "agent-ca" "secret" .Values.agents.caSecret "path" "/etc/kvgate-agent-ca")
+  (dict "name" "redis" "secret" (include "kvgate.redisSecret" .) "path" "/etc/kvgate-redis")
   (dict "name" "redis-ca" "secret" .Values.redis.caSecret "path" "/etc/kvgate-redis-ca") -}}
 {{- $used := list -}}
 {{- range $every -}}{{- if .secret -}}{{- $used = append $used . -}}{{- end -}}{{- end -}}
 {{- toYaml $used -}}
 {{- end -}}
 
-{{/* Not empty where the gateway serves KEDA's external scaler: one process sees all requests. */}}
+{{- define "kvgate.isDaemonSet" -}}
+{{- if eq .Values.kind "DaemonSet" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- fail "autoscaling: a DaemonSet has a gateway on each node; leave autoscaling.enabled out" -}}
+{{- end -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- /* Not empty where there may be more than one pod. */ -}}
+{{- define "kvgate.isSeveral" -}}
+{{- if or (include "kvgate.isDaemonSet" .) .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Not empty where the gateway serves KEDA's external scaler: one process sees all requests. */ -}}
 {{- define "kvgate.hasScaler" -}}
 {{- if and .Values.keda.enabled (not .Values.keda.prometheusServer) -}}
-{{- if or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1) (gt (int .Values.processes) 1) -}}
+{{- if or (include "kvgate.isSeveral" .) (gt (int .Values.processes) 1) -}}
 {{- fail "keda: several gateways or processes each see some of the requests; set keda.prometheusServer, which adds them up" -}}
 {{- end -}}
 true
 {{- end -}}
 {{- end -}}
 
-{{/* Models that a Prometheus trigger may scale to zero; KEDA itself names those of the external scaler. */}}
+{{- define "kvgate.redis" -}}
+{{- if .Values.valkey.enabled -}}
+{{- if or .Values.redis.url .Values.redis.caSecret -}}
+{{- fail "valkey.enabled and redis.url (or redis.caSecret) are both set: take the bundled Valkey, for trials, or a Redis of your own" -}}
+{{- end -}}
+redis://{{ include "kvgate.fullname" . }}-valkey:6379
+{{- else -}}
+{{- .Values.redis.url -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Secret with Redis' password; empty without one. */ -}}
+{{- define "kvgate.redisSecret" -}}
+{{- if .Values.redis.passwordSecret -}}
+{{- .Values.redis.passwordSecret -}}
+{{- else if .Values.valkey.enabled -}}
+{{- include "kvgate.fullname" . }}-valkey
+{{- end -}}
+{{- end -}}
+
+{{- define "kvgate.valkeyLabels" -}}
+app.kubernetes.io/name: {{ include "kvgate.name" . }}-valkey
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* Takes the root, `enabled` of a value, and API versions: not empty where it is true, or auto and one is served. */ -}}
+{{- define "kvgate.isWanted" -}}
+{{- $root := index . 0 -}}
+{{- if ne (toString (index . 1)) "auto" -}}
+{{- if index . 1 -}}true{{- end -}}
+{{- else -}}
+{{- range slice . 2 -}}{{- if $root.Capabilities.APIVersions.Has . -}}true{{- end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Takes the root, an API version, the version of Kubernetes that brought it, and the API version before. */ -}}
+{{- define "kvgate.apiVersion" -}}
+{{- $capabilities := (index . 0).Capabilities -}}
+{{- $is_new := semverCompare (printf ">=%s-0" (index . 2)) $capabilities.KubeVersion.Version -}}
+{{- if and $is_new ($capabilities.APIVersions.Has (index . 1)) -}}{{ index . 1 }}{{- else -}}{{ index . 3 }}{{- end -}}
+{{- end -}}
+
+{{- /* Models that a Prometheus trigger may scale to zero; KEDA itself names those of the external scaler. */ -}}
 {{- define "kvgate.modelsAtZero" -}}
 {{- $models := list -}}
 {{- if and .Values.keda.enabled .Values.keda.prometheusServer -}}

@@ -3,6 +3,7 @@ import { Bar, Head, Panel, Table, Trouble, count, html, percent, seconds, short,
 
 const nothing = () => {};
 const one = (n) => (n === null || n === undefined ? "–" : n.toFixed(1));
+const whole = (n) => (n === null || n === undefined ? "–" : count(Math.round(n)));
 const SHOWN = 8;
 
 export function Scaling() {
@@ -41,9 +42,10 @@ function Removals({ group }) {
 function Split({ rows }) {
   const columns = [
     { id: "model", name: "Model", cell: (r) => html`<span class="one" title=${r.model}>${r.model}</span>` },
-    { id: "prefill", name: "Prefill workers", num: true, cell: (r) => one(r.prefill_workers) },
-    { id: "decode", name: "Decode workers", num: true, cell: (r) => one(r.decode_workers) },
-    { id: "share", name: "Prefill share", cell: (r) => html`<${Bar} wide share=${r.prefill_share} label=${`prefill share: ${percent(r.prefill_share)}`} /> ${percent(r.prefill_share)}` },
+    { id: "prefill", name: "Prefill workers", num: true, about: "Advised, of as many as accept requests now", cell: (r) => whole(r.prefill_workers) },
+    { id: "decode", name: "Decode workers", num: true, about: "Advised, of as many as accept requests now", cell: (r) => whole(r.decode_workers) },
+    { id: "share", name: "Prefill share", cell: (r) => html`<${Bar} wide share=${r.prefill_share} label=${`prefill share: ${percent(r.prefill_share)}`} /> ${percent(r.prefill_share)} <span class="muted">(${percent(r.prefill_share_low)} to ${percent(r.prefill_share_high)})</span>` },
+    { id: "serves", name: "Requests/s", num: true, about: "That the advised workers serve within the objectives, and those of now", cell: (r) => html`${one(r.requests_per_s)} <span class="muted">now ${one(r.present_requests_per_s)}</span>` },
   ];
   if (!rows.length) return null;
   return html`<${Panel} title="Prefill and decode" about="The split that serves this traffic best"><${Table} caption="Prefill and decode" columns=${columns} rows=${rows} keyOf=${(r) => r.model} height=${40} /><//>`;

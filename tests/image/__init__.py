@@ -1,0 +1,1 @@
+"""The image as `make test-image` builds it, and containers of it as a cluster runs them."""
