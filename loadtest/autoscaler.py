@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gateway.core.worker import WorkerId
 from gateway.scaling.advice import Advice
-from loadtest.advised_fleet import AdvisedFleet
+from loadtest.scaled_fleet import ScaledFleet
 
 POLL_S, COLD_START_S = (15.0, 30.0), (60.0, 120.0)
 TOLERANCE = 0.1
@@ -31,7 +31,7 @@ def replicas(current: int, value: float, most: int) -> int:
 class Autoscaler:
     """Autoscaler of a fleet; `on_change` gets each new number of replicas."""
 
-    def __init__(self, fleet: AdvisedFleet, most: int, seed: int) -> None:
+    def __init__(self, fleet: ScaledFleet, most: int, seed: int) -> None:
         self._fleet, self._most = fleet, most
         self._chance = random.Random(seed)
         self._started: list[WorkerId] = [member.worker.id for member in fleet.fleet]

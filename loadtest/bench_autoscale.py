@@ -26,11 +26,11 @@ from gateway.replay.profile import H100_8B, H100_70B, Profile
 from gateway.replay.traces import agent, mooncake
 from gateway.scaling.advice import Advice
 from gateway.scaling.capacity import LATE
-from loadtest.advised_fleet import AdvisedFleet
 from loadtest.autoscaler import Autoscaler
 from loadtest.extent import extent
 from loadtest.policy_rows import L4
 from loadtest.report import Figure, publish
+from loadtest.scaled_fleet import ScaledFleet
 from loadtest.workloads.day import DAY_S, HOUR_S, day
 from loadtest.workloads.mixes import chats, unique
 from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode, check_traces
@@ -40,7 +40,7 @@ OBJECTIVE_S = 2.0
 TRACE_S, WARM_S = extent(60.0, 300.0, 1200.0), extent(0.0, 60.0)
 """Seconds that are played of each trace, and those at its begin that do not count."""
 DAY_RATE, PLAYED_S = 2.0, extent(60.0, HOUR_S, DAY_S)
-FIRST_WORKERS, MOST_WORKERS = 4, 64
+FIRST_WORKERS, TRIED_FIRST, MOST_WORKERS = 4, 8, 64
 LARGER = 1.25
 
 
@@ -102,7 +102,7 @@ def agreement(traffic: Traffic) -> Figure:
             played[num_workers] = play(traffic, jobs, num_workers)
         return played[num_workers].attainment >= 1.0 - LATE
 
-    num = smallest(meets, FIRST_WORKERS)
+    num = smallest(meets, TRIED_FIRST)
     for number, found in sorted(played.items()):
         print(f"{traffic.name}: {number} workers, {found.attainment:.3f} in time, {found.needed:.2f} needed")
     name = f"advice.needed_over_smallest.{traffic.name}"
@@ -121,7 +121,7 @@ def smallest(meets: Callable[[int], bool], start: int, most: int = MOST_WORKERS)
 
 def play(traffic: Traffic, jobs: Sequence[ReplayJob], num_workers: int) -> Played:
     setup = Setup(num_workers, traffic.profile, block_size=traffic.block_size)
-    fleet, needs, in_time = AdvisedFleet(setup, traffic.objective_s), [0.0], [False]
+    fleet, needs, in_time = ScaledFleet(setup, traffic.objective_s), [0.0], [False]
 
     def took(advice: Advice) -> None:
         if WARM_S <= fleet.clock.now <= TRACE_S:
@@ -162,7 +162,7 @@ def beside_fixed(seed: int) -> ScaledDay:
 
 def autoscaled(seed: int, num_fixed: int = 0) -> tuple[float, Autoscaler]:
     """Play the day with an autoscaled fleet, or with a fixed one. Returns the share in time."""
-    fleet = AdvisedFleet(Setup(num_fixed or FIRST_WORKERS, L4, block_size=512), OBJECTIVE_S)
+    fleet = ScaledFleet(Setup(num_fixed or FIRST_WORKERS, L4, block_size=512), OBJECTIVE_S)
     scaler = Autoscaler(fleet, MOST_WORKERS, seed)
     in_time = [0, 0]
 

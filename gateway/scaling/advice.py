@@ -22,8 +22,8 @@ from gateway.scaling.history import TrafficWindow
 DRAIN_S = 30.0
 MOST_STEP = 0.25
 """Share of workers more that a late fleet asks for at once, where the model holds it for large enough."""
-LEAST_SEEN = 10
-"""Requests that are enough to call a fleet late."""
+LEAST_WAITING = 0.1
+"""Share of requests that wait in engines, relative to those that run, which is more than chance."""
 SIGMAS = 1.645
 """Standard errors on each side of an interval of 90 %."""
 
@@ -73,6 +73,7 @@ class Removal:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """Advice for one group. One worker serves `worker_requests_per_s` of its mean request, `mix`. `needed`,
+    `lasting` (without those for what waits),
     `low` and `high` are numbers of workers, of this gateway's traffic; `level` is the steady one. `ttft_s` is
     None where no worker is up, `attainment` where no request came, `cold_start_s` before the first was seen.
     """
@@ -90,6 +91,7 @@ class Advice:
     attainment: float | None
     is_reachable: bool
     needed: float
+    lasting: float
     low: float
     high: float
     removals: Sequence[Removal] = ()
@@ -122,7 +124,8 @@ def advise(state: GroupState, objectives: Objectives) -> Advice:
     error = _relative_error(state.minute)
     waiting = max(backlog - len(workers) * mix.prompt_tokens, 0.0) / DRAIN_S * speed.token_s
     busy = workers_needed(speed, mix, objectives, demand) if state.mix else 0.0
-    needed = max(busy + waiting, _shown(state, len(workers))) if state.mix else 0.0
+    lasting = max(busy, _shown(state, len(workers))) if state.mix else 0.0
+    needed = max(busy + waiting, lasting) if state.mix else 0.0
     spread = SIGMAS * error * busy
     return Advice(
         model=state.model,
@@ -138,6 +141,7 @@ def advise(state: GroupState, objectives: Objectives) -> Advice:
         attainment=state.past.attainment,
         is_reachable=reachable(speed, mix, objectives) == objectives,
         needed=needed,
+        lasting=lasting,
         low=max(needed - spread, 0.0),
         high=needed + spread,
         removals=_removals(workers),
@@ -162,8 +166,10 @@ def _shown(state: GroupState, num_up: int) -> float:
     more than there are. The model knows no caches that become too small for the traffic."""
     seen = state.burst.counts
     num, waiting = seen.in_time + seen.late, seen.num_waiting / max(seen.num_running, 1.0)
-    is_late = num >= LEAST_SEEN and seen.late > LATE * num
-    return num_up * (1.0 + min(waiting, MOST_STEP)) if is_late and state.is_settled else 0.0
+    is_late = seen.late > LATE * num + SIGMAS * math.sqrt(LATE * num)
+    if not (is_late and state.is_settled and waiting >= LEAST_WAITING):
+        return 0.0
+    return num_up * (1.0 + min(waiting, MOST_STEP))
 
 
 def _demand(state: GroupState) -> float:

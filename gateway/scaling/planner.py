@@ -259,7 +259,7 @@ class Planner:
         advice = advise(state, self._objectives)
         needed = max(advice.needed, 1.0) if queued[0] or model.unserved else advice.needed
         num_kept = advice.num_up if self._is_alone else 0
-        level = group.stabilizer.update(needed, num_kept, now, self._hold_s)
+        level = group.stabilizer.update(needed, num_kept, now, self._hold_s, advice.lasting)
         is_active = now < group.active_until_s
         advice = replace(advice, level=level, is_active=is_active, cold_start_s=group.cold_start.seconds)
         group.cold_start.look(advice.num_desired, advice.num_up, now)

@@ -6,8 +6,8 @@ from gateway.replay.fleet import Setup
 from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 from gateway.scaling.advice import Advice
-from loadtest.advised_fleet import AdvisedFleet
 from loadtest.autoscaler import COLD_START_S, POLL_S, Autoscaler, replicas
+from loadtest.scaled_fleet import ScaledFleet
 from loadtest.workloads.mixes import unique
 
 
@@ -35,7 +35,7 @@ def _jobs(rate: float, seconds: float) -> list[ReplayJob]:
 
 
 def test_pods_join_after_their_cold_start_and_all_requests_are_answered() -> None:
-    fleet = AdvisedFleet(Setup(1, H100_8B, block_size=512), 2.0)
+    fleet = ScaledFleet(Setup(1, H100_8B, block_size=512), 2.0)
     scaler = Autoscaler(fleet, 3, seed=1)
     ups: list[tuple[float, int, int]] = []
     ended: list[ReplayJob] = []
@@ -57,7 +57,7 @@ def test_pods_join_after_their_cold_start_and_all_requests_are_answered() -> Non
 
 
 def test_worker_that_leaves_answers_first_what_it_has() -> None:
-    fleet = AdvisedFleet(Setup(2, H100_8B, block_size=512), 2.0)
+    fleet = ScaledFleet(Setup(2, H100_8B, block_size=512), 2.0)
     left: list[int] = []
     ended: list[ReplayJob] = []
 

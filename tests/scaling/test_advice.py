@@ -70,6 +70,7 @@ def test_burst_of_few_requests_is_noise() -> None:
 def test_what_waits_needs_workers_until_it_is_computed() -> None:
     steady = advise(state(worker("a"), minute=RATE), IN_TIME)
     behind = advise(state(worker("a", booked_tokens=301_000), minute=RATE), IN_TIME)
+    assert behind.lasting == pytest.approx(steady.needed)
     assert behind.needed - steady.needed == pytest.approx(300_000 * 1e-4 / DRAIN_S)
     assert behind.backlog_tokens == 301_000 and behind.backlog_s == pytest.approx(30.1)
 
@@ -82,14 +83,14 @@ def _late(*, late: float, waiting: float, is_settled: bool = True) -> GroupState
 
 
 def test_fleet_that_is_late_while_requests_wait_in_engines_is_too_small() -> None:
-    assert advise(_late(late=5, waiting=12), IN_TIME).needed == pytest.approx(4 * 1.2)
-    assert advise(_late(late=5, waiting=600), IN_TIME).needed == pytest.approx(4 * (1 + MOST_STEP))
+    assert advise(_late(late=6, waiting=12), IN_TIME).needed == pytest.approx(4 * 1.2)
+    assert advise(_late(late=6, waiting=600), IN_TIME).needed == pytest.approx(4 * (1 + MOST_STEP))
 
 
 @pytest.mark.parametrize(
     "seen",
-    [_late(late=1, waiting=12), _late(late=5, waiting=12, is_settled=False)],
-    ids=["in_time", "joined"],
+    [_late(late=4, waiting=12), _late(late=6, waiting=12, is_settled=False), _late(late=6, waiting=5)],
+    ids=["in_time", "joined", "no_queue"],
 )
 def test_fleet_that_is_in_time_or_has_just_grown_has_shown_nothing(seen: GroupState) -> None:
     assert advise(seen, IN_TIME).needed < 2.0

@@ -39,6 +39,21 @@ def test_keeps_the_level_while_peaks_come_back() -> None:
     assert set(_levels(needs)) == {5}
 
 
+def test_need_that_is_over_soon_raises_the_level_and_does_not_hold_it() -> None:
+    stabilizer = Stabilizer()
+    levels = [
+        stabilizer.update(9.0 if number == 1 else 4.0, 0, number * ROUND_S, HOLD_S, 4.0)
+        for number in range(100)
+    ]
+    assert levels[1] == levels[60] == 9.0 and levels[61] == pytest.approx(4.0 * SPARE)
+
+
+def test_level_does_not_fall_below_what_waits_now() -> None:
+    stabilizer = Stabilizer()
+    levels = [stabilizer.update(9.0, 0, number * ROUND_S, HOLD_S, 1.0) for number in range(200)]
+    assert set(levels) == {9.0}
+
+
 def test_falls_to_zero_without_a_need() -> None:
     assert _levels([1.0] + [0.0] * 60)[-1] == 0
 

@@ -18,7 +18,7 @@ from gateway.scaling.advice import Advice
 from gateway.scaling.planner import ROUND_S, Planner, PlannerSources
 
 
-class AdvisedFleet(VirtualFleet):
+class ScaledFleet(VirtualFleet):
     """Virtual fleet that is advised; `on_round` gets each advice, `on_end` each answered request."""
 
     def __init__(self, setup: Setup, objective_s: float, hold_s: float = 300.0) -> None:
