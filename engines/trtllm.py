@@ -131,6 +131,7 @@ class TrtLlm:
     takes_lists = True
     loads_by_name = False
     takes_no_limit = False
+    lowest_priority: int | None = None
     tokenize: TokenizeCalls | None = TokenizeCalls()
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:

@@ -196,6 +196,7 @@ class Vllm:
     takes_lists = True
     loads_by_name = False
     takes_no_limit = False
+    lowest_priority: int | None = (1 << 31) - 1
     tokenize: TokenizeCalls | None = TokenizeCalls()
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",

@@ -9,7 +9,7 @@ Folders from the top down; imports go down only (`pyproject.toml` has the tiers)
     app/             the composition root
     admin/           the admin port's endpoints
     decide/          the decision service over gRPC         scaling/        advice for autoscalers
-    epp/             the endpoint picker for Envoy
+    warming/         prefixes for workers that join         epp/            the endpoint picker for Envoy
     proxy/           one request, there and back            agent/          the sidecar beside an engine
     engine_test/     the conformance test of an engine
     disaggregation/  prefill and decode on two workers

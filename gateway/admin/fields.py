@@ -345,6 +345,10 @@ class QueueView(View):
     model: A[str, "model"]
     queued_requests: A[int, SUM, "requests queued"]
     queued_prompt_tokens: A[int, SUM, "their prompt tokens"]
+    queued_body_bytes: A[int, SUM, "bytes of their bodies"]
+    zero_for_s: A[
+        float | None, MAX, "seconds that they have waited for the model's first worker; null: one is up"
+    ]
     predicted_wait_s: A[
         float, MAX, "predicted seconds until all that wait now have left the queue, as in Retry-After"
     ]

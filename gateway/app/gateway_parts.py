@@ -47,6 +47,7 @@ from gateway.app.parts.telemetry import TelemetryPart
 from gateway.app.parts.traffic import TrafficPart
 from gateway.app.parts.upstream import UpstreamPart
 from gateway.app.parts.verification import VerificationPart
+from gateway.app.parts.warming import WarmingPart
 from gateway.app.parts.worker_access import WorkerAccessPart
 from gateway.app.parts.worker_sources import WorkerSourcesPart
 from gateway.bookings.shared_memory import ProcessView, view_alone
@@ -198,6 +199,18 @@ class Parts(ComponentList):
             self.routing,
             self.verification.verifier,
             self.open_requests,
+        )
+
+    @Part
+    def warming(self) -> WarmingPart:
+        return WarmingPart(
+            self.config,
+            self.fleet.fleet,
+            self.workers,
+            self.index,
+            self.routing.router,
+            self.lifecycle.lifecycle,
+            self.place,
         )
 
     @Part

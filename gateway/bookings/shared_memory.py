@@ -42,6 +42,11 @@ class ProcessView:
         self._row = row
         self._used = used
 
+    @property
+    def is_first(self) -> bool:
+        """True for one of the host's processes."""
+        return self._row == 0
+
     def quota_usage(self, tenant: str) -> QuotaUsage | None:
         """Return a tenant's quota usage, of this process and the others."""
         return self._used.of(tenant, self._row) if self._used else None

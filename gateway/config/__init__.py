@@ -36,6 +36,7 @@ from gateway.config.renamed import old_name
 from gateway.config.scaling import ScalingSection
 from gateway.config.server import ServerSection, TlsSection
 from gateway.config.tenant_limits import TenantLimits
+from gateway.config.warming import WarmingSection
 from gateway.config.workers import WorkerSection, WorkerTable, check_urls, without_ports
 from gateway.policies.composition import Composition
 
@@ -54,6 +55,7 @@ class Config(Section, frozen=True, kw_only=True):
     lifecycle: Annotated[
         LifecycleSection, table("Probes, slow start and outlier ejection of workers", is_plain=True)
     ] = LifecycleSection()
+    warming: Annotated[WarmingSection, table("Hot prefixes for workers that join")] = WarmingSection()
     kubernetes: Annotated[KubernetesSection, table("Workers in Kubernetes")] = KubernetesSection()
     tokenizer: Annotated[TokenizerSection, table("Tokenizers")] = TokenizerSection()
     models: Annotated[

@@ -86,7 +86,8 @@ class ScalingSection(Section, frozen=True):
     zero_max_bytes: Annotated[
         int,
         option(
-            "Bytes of request bodies, of all models, that may wait for a first worker in one process.",
+            "Memory of the requests of all models that wait for a first worker, in one process: bodies, "
+            "and 8 KiB for each request.",
             "bytes",
             ge=1,
             live=REQUESTS,

@@ -139,6 +139,10 @@ class Eligibility:
         traits = self._engines.get(engine)
         return traits is None or traits.takes_lists
 
+    def takes_salt(self, worker: Worker) -> bool:
+        """True if the worker keeps prompts of different salts apart."""
+        return self._salt_refusal(worker) is None
+
     def loads_by_name(self, engine: str) -> bool:
         """True where a made-up name would unload the model that is served."""
         traits = self._engines.get(engine)

@@ -207,6 +207,8 @@ class Engine(Protocol):
     """True where a request's `model` is loaded in place of the one before; it is sent no made-up name."""
     takes_no_limit: bool
     """True where a `max_tokens` of -1 is no mistake: it asks for an answer without a limit."""
+    lowest_priority: int | None
+    """The `priority` of a request that all others go before; None where a request without one is that."""
     tokenize: TokenizeCalls | None
     """None where it cannot be asked for tokens."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
+from gateway.core.worker import ServedModel
+
 MAX_WEIGHT: Final = 1_000_000
 KEY_BYTES: Final = 1 << 16
 """Bytes of a request that choose between weighted models."""
@@ -56,6 +58,14 @@ class ModelRewrites:
         """The model for a request; of weighted ones, the one for its `key`."""
         found = self.by_name.get(model, self.others)
         return model if found is None else found.choose(key)
+
+    def listed(self, served: Mapping[str, ServedModel]) -> dict[str, ServedModel]:
+        """The served models, with rewritten names for which one is served."""
+        found = {
+            name: next((served[model] for model in models.models if model in served), None)
+            for name, models in self.by_name.items()
+        }
+        return dict(sorted({**{name: one for name, one in found.items() if one}, **served}.items()))
 
 
 def merged(every: Iterable[ModelRewrites]) -> ModelRewrites | None:

@@ -114,6 +114,7 @@ class Lifecycle:
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.removed: deque[RemovedEndpoint] = deque(maxlen=MAX_REMOVED)
         self.num_removed = 0
+        self.on_cold: list[Callable[[Sequence[Worker]], None]] = []  # observers of workers with empty caches
         self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
@@ -131,6 +132,29 @@ class Lifecycle:
                 self._fleet.drain(worker.id, True)
             if is_new:
                 self._begin_slow_start(worker.id)
+        self._notify_cold(workers)
+
+    def restarted(self, workers: Sequence[Worker]) -> None:
+        """Begin the slow start of workers with another process that stay in the fleet."""
+        for worker in workers:
+            self._begin_slow_start(worker.id)
+        self._notify_cold(workers)
+
+    def hold(self, worker: WorkerId, seconds: float) -> None:
+        """Send a worker in slow start no requests for so long, while others can have them."""
+        if slow_start := self._slow_starts.get(worker):
+            slow_start.hold(self._clock() + seconds)
+
+    def warmed(self, worker: WorkerId, part: float) -> None:
+        """End that, and let the worker have as much of its share as the part of the hot prefixes that it
+        holds."""
+        if slow_start := self._slow_starts.get(worker):
+            slow_start.warmed, slow_start.held_until_s = part, slow_start.began_s
+            self._look_at_slow_start(worker, self._clock())
+
+    def _notify_cold(self, workers: Sequence[Worker]) -> None:
+        for cold in self.on_cold:
+            cold(workers)
 
     def left(self, worker: WorkerId) -> None:
         self._outliers.pop(worker, None)

@@ -103,6 +103,7 @@ class Roster:
         declared: DeclaredSettings | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _unchanged,
         on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
+        on_restarted: Callable[[Sequence[Worker]], None] = lambda workers: None,
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         names: ServedNames | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
@@ -110,7 +111,7 @@ class Roster:
     ) -> None:
         """Create a roster. `on_gone` gets a dropped endpoint's URL and workers, `on_down` a silent worker and
         why, `on_look` an answering worker's metrics (None if they failed), `on_joined` an endpoint's workers,
-        `on_left` a dropped or restarted worker. `complete` adds facts from elsewhere."""
+        `on_restarted` those with another process, `on_left` what left. `complete` adds other facts."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -120,8 +121,7 @@ class Roster:
         self._on_gone = on_gone
         self._on_down = on_down
         self._on_look, self._heard = on_look, heard
-        self._on_joined = on_joined
-        self._on_left = on_left
+        self._on_joined, self._on_restarted, self._on_left = on_joined, on_restarted, on_left
         self._names = ServedNames(fleet) if names is None else names
         self._options = options
         self.declared = DeclaredSettings() if declared is None else declared
@@ -303,9 +303,9 @@ class Roster:
         if facts.is_like(known) and endpoint.feeds and all(map(was_reset, streams(endpoint))):
             self._log.info("worker %s: engine restarted, its event streams already reset", endpoint.url)
             endpoint.facts, endpoint.num_resets = facts, num_resets(endpoint)
-            return
+            return self._on_restarted(endpoint.workers)
         self._log.info("worker %s: engine restarted, probing again", endpoint.url)
-        self._rejoin(endpoint, facts)
+        return self._rejoin(endpoint, facts)
 
     async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
         """Probe again after an outage without a known start time (events would show a restart), or while

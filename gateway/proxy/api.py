@@ -21,6 +21,7 @@ from gateway.core.errors import (
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
+from gateway.core.pool_objects import PoolObjects
 from gateway.core.request import MODEL, InferenceRequest
 from gateway.core.route_table import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.spelling import shortened
@@ -53,13 +54,15 @@ class Api:
         end_observers: list[OnEnd] | None = None,
         authenticator: Authenticator | None = None,
         cross_origins: CrossOriginPolicy | None = None,
+        objects: PoolObjects | None = None,
     ) -> None:
         """Front door of the API. `end_observers` are notified of requests rejected here; exchanges notify
-        theirs of the rest."""
+        theirs of the rest. `objects` have further names of models."""
         self.routes = Routes() if routes is None else routes
         self._dispatch = dispatch
         self._end_observers = [] if end_observers is None else end_observers
         self._fleet = fleet
+        self._objects = PoolObjects() if objects is None else objects
         self._metrics = metrics
         self._authenticator = authenticator
         self._cross_origins = cross_origins
@@ -163,22 +166,27 @@ class Api:
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """Return the models of all workers, up or not, that the caller may use."""
-        served = self._fleet.served()
-        if (some := usable(http.caller, served)) is not served:
-            return 200, _as_list(some)
+        served = self._named(http)
+        if served is not self._fleet.served():
+            return 200, _as_list(served)
         if served is not self._listed:
             self._listed, self._list = served, msgspec.json.encode(_as_list(served))
         return 200, msgspec.Raw(self._list)
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(MODELS + "/"))
-        served = usable(http.caller, self._fleet.served())
+        served = self._named(http)
         if name not in served:
             name = name.rstrip("/")  # else it is a part of the name, as of a directory's
         if name not in served:
             known = shortened(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
         return 200, _as_model(name, served[name])
+
+    def _named(self, http: HttpRequest) -> Mapping[str, ServedModel]:
+        """Return the models that the caller may name, by the names of workers and of rewrites."""
+        served, rewrites = self._fleet.served(), self._objects.rewrites
+        return usable(http.caller, served if rewrites is None else rewrites.listed(served))
 
     def _health(self, http: HttpRequest) -> tuple[int, Any]:
         return 200, {"status": "alive"}

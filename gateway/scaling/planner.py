@@ -327,7 +327,8 @@ class Planner:
     def _group(self, key: GroupKey) -> _Group | None:
         group = self._groups.get(key)
         if group is None and len(self._groups) < MAX_GROUPS:
-            group = self._groups[key] = _Group()
+            others = [each.active_until_s for known, each in self._groups.items() if known.model == key.model]
+            group = self._groups[key] = _Group(active_until_s=max(others, default=-1.0))
         return group
 
 

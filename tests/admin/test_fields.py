@@ -14,6 +14,7 @@ from gateway.processes.json_merge import NoRule, merger_of
 from tests.support.blackbox.bench import running
 from tests.support.blackbox.http1_bytes import completion, post
 from tests.support.blackbox.scripted_worker import answer_ok
+from tests.support.patience import until
 
 ROUTES = Parts.admin_routes()
 ANSWERS = {each.path: each.answer for each in ROUTES if each.answer and each.method == "GET"}
@@ -45,17 +46,24 @@ async def test_responses_have_the_declared_fields(tmp_path: Path) -> None:
         "4",
     )
     flags += ("--trust-headers-from", "127.0.0.1", "--policy", "prefix_overlap")
+    flags += ("KVGATE_SCALING_MODELS=zero",)
     async with running(*flags) as bench:
         await bench.worker("m", script=answer_ok)
         for tenant in ("t", "t", "u"):
             await bench.ask(post(completion([1] * 64), (b"X-Kvgate-Tenant", tenant.encode())))
+        await (await bench.client()).send(post(completion(model="zero")))
+
+        async def is_waiting() -> bool:
+            return await bench.gateway.total("kvgate_queue_requests") == 1
+
+        await until(is_waiting, "a request waits")
         for path, answer in ANSWERS.items():
             got = (await bench.gateway.admin("GET", path)).json
             msgspec.convert(got, answer)
         policies = (await bench.gateway.admin("GET", "/admin/policies")).json
         assert policies["scores"] and policies["shadow"]
         admission = (await bench.gateway.admin("GET", "/admin/admission")).json
-        assert admission["tenants"] and admission["rejections"]
+        assert admission["tenants"] and admission["rejections"] and admission["queues"][0]["exits"] == {}
         body = json.dumps({}).encode()
         reloaded = await bench.gateway.admin("POST", "/admin/config/reload", body)
         msgspec.convert(reloaded.json, ReloadView)

@@ -170,6 +170,16 @@ SEEN: dict[str, tuple[Any, Callable[[Parts], object], object]] = {
     "keep_alive_s": (1.5, lambda p: limits(p).keep_alive_s, 1.5),
     "log_level": ("error", lambda p: logging.getLogger().level, logging.ERROR),
     "log_requests": (True, lambda p: len(p.telemetry.telemetry.end_observers), 1),
+    "warming_share": (
+        0.5,
+        lambda p: (p.warming.warmer.limits.share, p.warming.warmer.decided in p.observers.decided),
+        (0.5, True),
+    ),
+    "warming_max_prefixes": (3, lambda p: p.warming.warmer.limits.max_prefixes, 3),
+    "warming_max_s": (1.5, lambda p: p.warming.warmer.limits.max_s, 1.5),
+    "warming_hold_s": (1.5, lambda p: p.warming.warmer.limits.hold_s, 1.5),
+    "warming_keep_bytes": (1 << 20, lambda p: p.warming.warmer.prefixes.max_bytes, 1 << 20),
+    "warming_keep_s": (1.5, lambda p: p.warming.warmer.prefixes.keep_s, 1.5),
     "drain_timeout_s": (1.5, lambda p: p.reloads.config.server.drain_timeout_s, 1.5),
 }
 """For each option: another value, the part that it changes, and that part's value then."""

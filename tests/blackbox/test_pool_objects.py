@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.ports import free_port
 from tests.support.blackbox.envoy_streams import EnvoyStreams
-from tests.support.blackbox.http1_bytes import completion, post
+from tests.support.blackbox.http1_bytes import completion, post, request
 from tests.support.blackbox.kube_cluster import BY_LABEL, Cluster, cluster
 from tests.support.kube_api import (
     OBJECTIVES,
@@ -54,6 +54,9 @@ async def test_a_rewrite_chooses_the_model_and_ends_with_its_object() -> None:
         )
         await agreed(kube, rewrites={"chat": {"m": 90}}, others={"m": 1}, last_error=None)
         assert (await kube.bench.ask(asked)).status == 200
+        listed = (await kube.bench.ask(request("GET", "/v1/models"))).json["data"]
+        assert [(each["id"], each["root"]) for each in listed] == [("chat", "m"), ("m", "m")]
+        assert (await kube.bench.ask(request("GET", "/v1/models/chat"))).status == 200
         assert (await kube.bench.ask(post(completion(model="any other")))).status == 200
         assert [json.loads(call.body)["model"] for call in one.calls] == ["m", "m"]
         kube.api.remove(REWRITES, "r")
@@ -106,7 +109,7 @@ async def test_kinds_that_are_not_there_change_nothing() -> None:
         await kube.worker("one")
         assert await kube.status() == 200
         await until(lambda: len(kube.api.refused) >= 4, "asked for both kinds in both groups")
-        refusals = "; ".join(f"{kind}s of llm/vllm: 404 refused with 404" for kind in NAMES)
+        refusals = "; ".join(f"{kind}s of llm/vllm: 404 Not Found" for kind in NAMES)
         await agreed(kube, last_error=refusals)
         lines = [line for line in kube.bench.gateway.log if "Inference" in line]
         assert len(lines) == 2, "one for each kind"

@@ -86,11 +86,11 @@ async def test_time_over_is_a_503_with_retry_after_and_for_streams_an_error_even
 
 
 async def test_number_and_bytes_are_bounded_and_a_client_that_leaves_gives_its_place() -> None:
-    flags = (NAMED, "KVGATE_SCALING_ZERO_MAX_REQUESTS=2", "KVGATE_SCALING_ZERO_MAX_BYTES=2000")
+    flags = (NAMED, "KVGATE_SCALING_ZERO_MAX_REQUESTS=2", "KVGATE_SCALING_ZERO_MAX_BYTES=20000")
     async with running(*flags) as bench:
         first = await sent(bench, post(completion()))
         await waiting(bench, 1)
-        answer = await bench.ask(post(completion("x" * 2000)))
+        answer = await bench.ask(post(completion("x" * 20000)))
         assert (answer.status, answer.error["code"]) == (503, "no_worker")
         second = await sent(bench, post(completion()))
         await waiting(bench, 2)
@@ -127,6 +127,17 @@ async def test_a_model_that_lost_its_last_worker_waits_for_the_next_one() -> Non
         await waiting(bench, 1)
         await worker.start()
         assert (await client.answer()).status == 200
+
+
+async def test_each_process_holds_its_own_requests() -> None:
+    async with running(NAMED, "--processes", "2") as bench:
+        clients = [await sent(bench, post(completion())) for _ in range(8)]
+        await waiting(bench, len(clients))
+        (queue,) = (await bench.gateway.admin("GET", "/admin/admission")).json["queues"]
+        assert queue["queued_requests"] == 8 and queue["zero_for_s"] >= 0.0
+        assert queue["queued_body_bytes"] == 8 * len(completion())
+        await bench.worker()
+        assert [(await client.answer()).status for client in clients] == [200] * len(clients)
 
 
 async def test_off_is_503_at_once() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from gateway.core.pool_objects import ModelRewrites, WeightedModels, merged
+from gateway.core.worker import ServedModel
 
 
 def models(*targets: tuple[str, int | None]) -> WeightedModels:
@@ -46,6 +47,14 @@ def test_a_name_goes_before_all_other_names() -> None:
     found = ModelRewrites({"chat": models(("chat-v2", None))}, models(("base", None)))
     assert [found.target(name, b"") for name in ("chat", "x", "chat-v2")] == ["chat-v2", "base", "base"]
     assert ModelRewrites({}).target("x", b"") == "x"
+
+
+def test_names_are_listed_where_a_target_is_served() -> None:
+    split = models(("away", 1), ("m", 1))
+    found = ModelRewrites({"chat": split, "gone": models(("away", 1)), "m": models(("n", 1))})
+    m, n = ServedModel("m", "root"), ServedModel("n", "n")
+    assert found.listed({"m": m, "n": n}) == {"chat": m, "m": m, "n": n}
+    assert list(found.listed({"n": n})) == ["m", "n"]
 
 
 def test_the_first_of_several_counts() -> None:

@@ -8,6 +8,20 @@ def test_the_share_grows_from_a_tenth_to_all(now: float, share: float) -> None:
     assert SlowStart(100.0, 10.0).share(now) == pytest.approx(share)
 
 
+def test_the_share_follows_what_the_worker_was_sent_where_that_is_more() -> None:
+    slow_start = SlowStart(100.0, 10.0)
+    slow_start.warmed = 0.5
+    assert [slow_start.share(now) for now in (100.0, 105.0, 108.0)] == pytest.approx([0.55, 0.55, 0.82])
+
+
+def test_a_worker_that_is_held_back_gets_nothing_until_then() -> None:
+    slow_start = SlowStart(0.0, 10.0)
+    slow_start.hold(5.0)
+    for _ in range(100):
+        slow_start.decided(4.0, 1, is_here=False)
+    assert (slow_start.is_due, slow_start.share(4.9), slow_start.share(5.0)) == (False, 0.0, 0.55)
+
+
 def test_a_warm_up_of_zero_seconds_has_the_full_share() -> None:
     assert SlowStart(0.0, 0.0).share(0.0) == 1.0
 

@@ -148,6 +148,38 @@ def test_a_probe_ends_a_warm_up_without_requests() -> None:
     assert world.state(A) == "active"
 
 
+def test_a_worker_with_all_hot_prefixes_is_active_at_once() -> None:
+    world = LifecycleWorld()
+    world.now = 100.0
+    world.join(A)
+    world.lifecycle.warmed(A, 0.5)
+    assert world.lifecycle.describe(A)["share"] == 0.55
+    world.lifecycle.warmed(A, 1.0)
+    assert world.state(A) == "active"
+    world.lifecycle.warmed(A, 1.0)
+
+
+def test_a_worker_that_is_held_back_gets_no_request_until_it_is_warmed() -> None:
+    world = LifecycleWorld()
+    world.join(A)
+    world.now = 100.0
+    world.join(B)
+    world.lifecycle.hold(B, 5.0)
+    world.lifecycle.hold(A, 5.0)
+    assert (world.decide(5, ends=False), world.lifecycle.describe(B)["share"]) == ({A: 5}, 0.0)
+    world.lifecycle.warmed(B, 1.0)
+    assert world.decide(1) == {B: 1}
+
+
+def test_observers_of_cold_workers_see_joins_and_restarts_which_begin_a_slow_start() -> None:
+    world, seen = LifecycleWorld(), list[WorkerId]()
+    world.lifecycle.on_cold.append(lambda workers: seen.extend(worker.id for worker in workers))
+    world.join(A)
+    assert world.state(A) == "active"
+    world.lifecycle.restarted([worker_of(A)])
+    assert (world.state(A), seen) == ("slow_start", [A, A])
+
+
 def test_a_worker_that_leaves_ends_its_warm_up() -> None:
     world = LifecycleWorld()
     world.now = 100.0

@@ -632,6 +632,7 @@ async def test_a_restart_reported_by_events_first_keeps_the_new_blocks(world: Ro
     await world.look()
     assert (len(world.feeds), world.known.num_blocks("w:1")) == (1, 1)
     assert world.member().stream is StreamState.EXACT
+    assert world.restarted == [W]
     await world.look()
     assert world.probe().num_facts == 2
     world.probe().ranks = {0: replace(RANK, start_time_s=3000.0)}  # a restart that events did not report

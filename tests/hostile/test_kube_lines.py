@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.discovery.kubernetes.api_objects import (
+    OBJECTIVES,
     PODS,
     POOLS,
+    REWRITES,
     SLICES,
     Codec,
     EndpointSlice,
@@ -21,11 +23,20 @@ from gateway.discovery.kubernetes.api_objects import (
 )
 from gateway.discovery.kubernetes.client import MAX_LINE_BYTES, ApiRequestFailed, lines
 from gateway.discovery.kubernetes.endpoints import Found, merged, selected_pod_endpoints, slice_endpoints
+from gateway.discovery.kubernetes.inference_objects import model_rewrites, priorities
 from gateway.discovery.kubernetes.inference_pools import pool_rule
 from gateway.discovery.kubernetes.reflector import MAX_OBJECTS, Reflector
 from gateway.discovery.kubernetes.tables import EndpointTable
 from gateway.discovery.kubernetes.watch import UNREADABLE
-from tests.support.kube_api import endpoint, endpoint_slice, pod, pool
+from tests.support.kube_api import (
+    endpoint,
+    endpoint_slice,
+    model_rewrite,
+    objective,
+    pod,
+    pool,
+    rewrite_rule,
+)
 
 Read = Callable[[Any], object]
 
@@ -38,6 +49,7 @@ def pool_or_reason(found: InferencePool) -> object:
 
 
 POD, SLICE = pod("a", "10.0.0.1"), endpoint_slice("s", endpoint())
+REWRITE = model_rewrite("r", rewrite_rule("a", to={"b": 1, "c": 2}), rewrite_rule(to={"d": None}))
 KINDS: dict[str, tuple[Codec[Any], dict[str, Any], Read]] = {
     "pods": (PODS, POD, lambda found: merged([selected_pod_endpoints(found, "http")])),
     "slices": (
@@ -46,6 +58,8 @@ KINDS: dict[str, tuple[Codec[Any], dict[str, Any], Read]] = {
         lambda found: merged([slice_endpoints(found, "http")]),
     ),
     "pools": (POOLS, pool(8000), pool_or_reason),
+    "objectives": (OBJECTIVES, objective("o", 1), lambda found: priorities([found], "vllm")),
+    "rewrites": (REWRITES, REWRITE, lambda found: model_rewrites([found], "vllm")),
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -105,12 +105,29 @@ def test_request_that_waits_for_a_first_worker_makes_all_roles_active_at_once(wo
     world.planner.waiting("llama")
     world.planner.waiting("another")
     assert heard == [Role.PREFILL, Role.DECODE]
+    assert world.planner.is_active("llama", Role.BOTH), "asked for later, while a request waits"
     world.queued = {"llama": (3, 900)}
     for _ in range(20):  # longer than a group stays active without a request
         world.round()
         for role in heard[:2]:
             assert world.planner.is_active("llama", role) and world.advice(role).num_desired == 1
     assert world.advice(Role.DECODE).attainment is None, "those that wait have not missed it yet"
+
+
+def test_prefill_and_decode_go_to_zero_in_the_same_round(world: PlannerWorld) -> None:
+    world.join("p:1", Role.PREFILL)
+    decode = world.join("d:1", Role.DECODE)
+    world.round()
+    for _ in range(12):
+        world.send(decode, 10, computed=50)
+        world.round()
+    seen = []
+    for _ in range(300):
+        world.round()
+        roles = (world.advice(Role.PREFILL), world.advice(Role.DECODE))
+        seen.append(tuple((each.is_active, each.num_desired > 0) for each in roles))
+    assert seen[0] == ((True, True), (True, True)) and seen[-1] == ((False, False), (False, False))
+    assert all(first[0] == second[0] for first, second in seen), "KEDA removes the last worker by activity"
 
 
 def test_prefill_comes_back_from_zero_by_the_prompts_that_decode_workers_compute(world: PlannerWorld) -> None:

@@ -16,5 +16,5 @@ grpc_ports        picker, decisions, health, scaler     certificates      follow
 credentials       keys                                  scaling           advice for autoscalers
 telemetry         access log, traces, log level         process_counts    metrics of the process
 traffic           the last hour, for the console        reloads           the configuration in use
-pool_objects      priorities and models, of Kubernetes
+pool_objects      priorities and models, of Kubernetes warming          prefixes for workers that join
 """

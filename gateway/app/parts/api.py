@@ -38,6 +38,7 @@ class ApiPart(Component):
             telemetry.end_observers,
             authenticator,
             surface.cross_origins,
+            dispatch.context.objects,
         )
 
     async def drain(self, seconds: float) -> None:

@@ -73,6 +73,7 @@ class RosterPart(Component):
             declared=self.workers.declared,
             names=ServedNames(fleet, catalog.renamed),
             on_joined=[self.lifecycle.joined, catalog.joined, pairs.joined],
+            on_restarted=self.lifecycle.restarted,
             on_left=[*left, self.lifecycle.left, catalog.left],
             complete=self._complete,
             on_look=self._looked,

@@ -39,7 +39,7 @@ from gateway.tenancy.admission.rejections import (
 )
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 from gateway.tenancy.admission.tenants import Ticket
-from gateway.tenancy.admission.zero import RELEASE, ZeroRule
+from gateway.tenancy.admission.zero import RELEASE, REQUEST_BYTES, ZeroRule
 
 log = logging.getLogger("kvgate.admission")
 
@@ -230,7 +230,7 @@ class ModelQueues:
     ) -> None:
         """Free the memory that a request at zero needs. Raises NoWorker."""
         most, tenant, priority = self.zero.max_bytes, ticket.tenant.name, request.priority or 0
-        while self._num_bytes + len(request.body) > most:
+        while self._num_bytes + len(request.body) + REQUEST_BYTES * (self._num_waiting + 1) > most:
             out = known.queue.displace(tenant, priority, num_tokens)
             if out is None:
                 known.ends["full"] += 1

@@ -22,6 +22,9 @@ RELEASED_PER_WORKER: Final = 64
 """Requests in flight per worker up to which those that waited are released, where no saturation is
 configured: enough to fill a batch, and the rest is left for workers that come seconds later."""
 
+REQUEST_BYTES: Final = 8192
+"""Memory of a waiting request and its connection, beside its body."""
+
 RELEASE: Final = Saturation(max_in_flight=RELEASED_PER_WORKER)
 
 

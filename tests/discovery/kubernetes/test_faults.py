@@ -85,6 +85,18 @@ FAULTS: dict[str, tuple[str, str]] = {
         f"{HERE}/test_watched_sources.py",
         "test_a_definition_that_is_deleted_and_made_again_takes_the_pool_along",
     ),
+    "rules of a rewrite that cannot be used": (
+        f"{HERE}/test_inference_objects.py",
+        "test_a_rule_that_cannot_be_used_is_named_and_the_others_count",
+    ),
+    "objectives and rewrites that are not there": (
+        f"{HERE}/test_pool_objects.py",
+        "test_kinds_that_are_not_there_cost_a_line_in_the_log_and_come_later",
+    ),
+    "objectives and rewrites deleted": (
+        "blackbox/test_pool_objects.py",
+        "test_a_rewrite_chooses_the_model_and_ends_with_its_object",
+    ),
     # connections
     "a watch cut within a line": (BLACK_BOX, "test_a_watch_that_is_cut_within_a_line_goes_on_where_it_was"),
     "a half-open connection": (f"{HERE}/test_client.py", "test_a_socket_notices_a_peer_that_is_gone"),

@@ -8,6 +8,7 @@ keys             keys of clients              limited_keys       what a key for 
 tunnels          WebSockets                   stored_responses   worker that stores answers
 black_hole       port without an answer       engine_refusals    answers of full engines
 lying_agents     hostile agents               kube_cluster       workers as pods
+real_kube        pods of a real API server
 upgrades         one gateway after another    memory_peaks       memory of the process
 decide_service   the decision service         kvgate_command     commands of kvgate
 envoy_streams    streams of ext_proc

@@ -207,6 +207,8 @@ class FakeWorker:
         self.script = script
         self.calls: list[Call] = []
         self.probes: list[Call] = []
+        self.prefix_script: Script | None = None  # for prompts of the gateway's own
+        self.prefixes: list[Call] = []
         self.links: set[Link] = set()
         self.faults: list[BaseException] = []
         self.port = 0 if unix_path else free_port()  # kept, so that it can come back at the same port
@@ -260,6 +262,9 @@ class FakeWorker:
             except AssertionError as exc:
                 self.faults.append(exc)
                 call.reset()
+        elif self.prefix_script is not None and call.target == b"/v1/completions":
+            self.prefixes.append(call)
+            await self.prefix_script(call)
         else:
             self.probes.append(call)
             await asyncio.sleep(self.probe_s)

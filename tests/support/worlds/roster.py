@@ -90,6 +90,7 @@ class RosterWorld:
         self.down: list[tuple[WorkerId, str]] = []
         self.num_reads = self.num_opened = 0
         self.joined: list[list[WorkerId]] = []
+        self.restarted: list[WorkerId] = []
         self.left: list[WorkerId] = []
         self.feed_error: str | ValueError | None = None
         self.looks: list[tuple[WorkerId, EngineMetrics | None]] = []
@@ -106,6 +107,7 @@ class RosterWorld:
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
             on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
+            on_restarted=lambda workers: self.restarted.extend(worker.id for worker in workers),
             on_left=[self.left.append],
         )
 

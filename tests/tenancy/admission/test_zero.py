@@ -10,7 +10,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.worker import Role, ServedModel, Transfer, Worker, WorkerId
 from gateway.tenancy.admission.queues import LOOK_S, MAX_PREPARING
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.zero import RELEASED_PER_WORKER, ZeroRule, lacks_workers
+from gateway.tenancy.admission.zero import RELEASED_PER_WORKER, REQUEST_BYTES, ZeroRule, lacks_workers
 from tests.support.worlds.gate import FakeOutlook, GateWorld, zero_config
 
 NO_RULE = Saturation()
@@ -206,7 +206,7 @@ def test_number_is_bounded_per_model() -> None:
 
 
 def test_bytes_are_bounded_and_go_to_earlier_priorities_and_lighter_tenants() -> None:
-    world = at_zero(zero_max_bytes=1000)
+    world = at_zero(zero_max_bytes=1000 + 2 * REQUEST_BYTES)
     heavy = [world.ask("heavy", num_tokens=400), world.ask("heavy", num_tokens=400)]
     assert world.ask("heavy", num_tokens=400).events == ["503 no_worker"]
     light = world.ask("light", num_tokens=300)
@@ -215,7 +215,7 @@ def test_bytes_are_bounded_and_go_to_earlier_priorities_and_lighter_tenants() ->
     urgent = world.ask("heavy", num_tokens=900, priority=-1)
     assert (urgent.events, heavy[0].events, light.events) == ([], ["503 no_worker"], ["503 no_worker"])
     assert world.queues.models["m"].num_bytes == 900
-    assert world.ask(num_tokens=2000, priority=-2).events == ["503 no_worker"]
+    assert world.ask(num_tokens=3 * REQUEST_BYTES, priority=-2).events == ["503 no_worker"]
 
 
 def test_request_that_is_too_large_begins_no_wait() -> None:

@@ -1,0 +1,40 @@
+"""Prospects: the hot prefixes as one worker would use them."""
+
+from collections.abc import Callable, Sequence
+
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.warming.choice import Prospect, predicted_reuse
+from gateway.warming.hot_prefixes import Branch
+
+
+def prospects_of(
+    worker: WorkerId,
+    branches: Sequence[Branch],
+    index: Index,
+    assumed: AssumedIndex,
+    is_idle: Callable[[WorkerId], bool | None],
+    now: float,
+) -> list[Prospect]:
+    """Return a prospect for each branch, in their order: parents before their children. `is_idle` is None for
+    workers that take no requests: they count as no holders."""
+    at = {branch: number for number, branch in enumerate(branches)}
+    found: dict[Branch, Prospect] = {}
+    for branch in reversed(branches):
+        if branch in found:
+            continue
+        hashes = branch.prefix_hashes()
+        depths = dict(index.overlap(hashes))
+        assumed.extend(hashes, depths, now)
+        held, end = depths.pop(worker, 0), 0
+        for one in branch.path():
+            begin, end = end, end + len(one.hashes)
+            idle = [is_idle(other) for other, depth in depths.items() if depth >= end]
+            num_lacking = len(one.hashes) - min(max(held - begin, 0), len(one.hashes))
+            reuse = predicted_reuse(
+                one.per_minute(now), len(idle) - idle.count(None), is_idle_holder=True in idle
+            )
+            parent = -1 if one.parent is None else at[one.parent]
+            found[one] = Prospect(parent, num_lacking * one.space.block_size, reuse)
+    return [found[branch] for branch in branches]
