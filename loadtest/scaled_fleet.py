@@ -97,4 +97,4 @@ class ScaledFleet(VirtualFleet):
 
 
 def _ignore(_: object) -> None:
-    """Do nothing: default where nobody watches."""
+    """Do nothing: default without an observer."""

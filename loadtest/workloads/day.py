@@ -1,4 +1,4 @@
-"""Requests whose rate swings as in a day, with bursts.
+"""Requests at a rate that swings as in a day, with bursts.
 
     rate(t) = `rate` · (1 - SWING · cos(2π · t / `seconds`)) · bursts
 
@@ -19,7 +19,7 @@ SWING = 0.6
 BURSTS_PER_HOUR = 2.0
 RISE_S, BURST_S = 60.0, (180.0, 600.0)
 HEIGHT = 0.5, 1.5
-"""What a burst adds to the rate, relative to it."""
+"""Increase of the rate by a burst, relative to it."""
 MOST_TIMES = 4.0
 """Bound of what bursts at once multiply the rate by."""
 SPREAD = 0.8
@@ -45,7 +45,7 @@ def rates(rate: float, seconds: float, rng: random.Random) -> Callable[[float], 
 
 
 def _share(now: float, begin_s: float, end_s: float, height: float) -> float:
-    """What a burst adds: it rises and falls within RISE_S."""
+    """Share that a burst adds; it rises and falls within RISE_S."""
     return height * max(0.0, min(1.0, (now - begin_s) / RISE_S, (end_s - now) / RISE_S))
 
 
