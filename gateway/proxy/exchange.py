@@ -154,9 +154,16 @@ class InferenceExchange(Execution):
 
     def _unrouted(self, error: GatewayError) -> None:
         """Wait where no worker is up and one is expected, else answer with the error."""
+        if not self._is_held(error):
+            self.fail(error)
+
+    def _is_held(self, error: GatewayError) -> bool:
         gate = self.context.gate
         if self.is_closed or gate is None or not gate.hold(self, self.request, error):
-            self.fail(error)
+            return False
+        self.tries.failed.clear()  # they may be those that come back
+        self._deadlines.stop()
+        return True
 
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
@@ -369,7 +376,9 @@ class InferenceExchange(Execution):
         if error is None:
             try:
                 self._route(self._prompt)
-            except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
+            except GatewayError as gone:  # none is left, or the model's last worker was dropped meanwhile
+                if self._is_held(gone):
+                    return None
                 error = self.tries.gave_up("no other worker is up", context.log, self.log_id)
         if error is not None:
             return self.fail(error)

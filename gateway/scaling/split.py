@@ -105,7 +105,7 @@ def advise_split(state: SplitState, objectives: Objectives, kept: WorkerSplit | 
 
 
 def rates(state: SplitState, mix: Mix, objectives: Objectives) -> Serves:
-    """Requests per second that each split serves."""
+    """Requests per second of each split, if they are such."""
     ttft_s = max(objectives.ttft_s - state.handoff_s, LEAST_S)
     decode = _with_harm(state.decode)
     prompts_per_s = sustainable_rate(state.prefill, Mix(mix.prompt_tokens, 0.0), Objectives(ttft_s), STEPS)

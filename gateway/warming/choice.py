@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 MIN_PER_MINUTE: Final = 0.2
 """Requests per minute at the worker below which a prefix is not worth its tokens."""
-HELD_IDLE: Final = 0.1
+SPILL: Final = 0.1
 """Part of the requests for a prefix that leave its holders although one of them is idle."""
 
 
@@ -35,12 +35,14 @@ class Chosen(NamedTuple):
     num_new: int
 
 
-def predicted_reuse(per_minute: float, num_holders: int, *, is_idle_holder: bool) -> float:
-    """Return the requests per minute for a prefix that would come to one more worker.
+def predicted_reuse(per_minute: float, holders: Sequence[float]) -> float:
+    """Return the requests per minute for a prefix that would come to one more worker. `holders` has the share
+    of busy time of each worker that holds it.
 
-    Its holders keep their part, as many parts as they are; while one of them is idle, nearly all requests go
+    Holders keep their part, as many parts as they are; while one of them is idle, nearly all requests go
     there."""
-    return per_minute / (1 + num_holders) * (HELD_IDLE if is_idle_holder else 1.0)
+    busy = min(holders, default=1.0)
+    return per_minute / (1 + len(holders)) * (SPILL + (1.0 - SPILL) * busy)
 
 
 def choose(prospects: Sequence[Prospect], max_tokens: int, max_prefixes: int) -> list[Chosen]:

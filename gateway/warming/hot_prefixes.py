@@ -83,6 +83,11 @@ class Branch:
             branch = branch.parent
         return path[::-1]
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks from the beginning of the prompt to its end."""
+        return sum(len(branch.hashes) for branch in self.path())
+
     def prefix_hashes(self) -> list[BlockHash]:
         return [BlockHash(each) for branch in self.path() for each in branch.hashes]
 

@@ -14,11 +14,11 @@ def prospects_of(
     branches: Sequence[Branch],
     index: Index,
     assumed: AssumedIndex,
-    is_idle: Callable[[WorkerId], bool | None],
+    busy: Callable[[WorkerId], float | None],
     now: float,
 ) -> list[Prospect]:
-    """Return a prospect for each branch, in their order: parents before their children. `is_idle` is None for
-    workers that take no requests: they count as no holders."""
+    """Return a prospect for each branch, in their order: parents before their children. `busy` is the share
+    of a worker's busy time, None for workers that take no requests: they count as no holders."""
     at = {branch: number for number, branch in enumerate(branches)}
     found: dict[Branch, Prospect] = {}
     for branch in reversed(branches):
@@ -30,11 +30,9 @@ def prospects_of(
         held, end = depths.pop(worker, 0), 0
         for one in branch.path():
             begin, end = end, end + len(one.hashes)
-            idle = [is_idle(other) for other, depth in depths.items() if depth >= end]
+            holders = [busy(other) for other, depth in depths.items() if depth >= end]
             num_lacking = len(one.hashes) - min(max(held - begin, 0), len(one.hashes))
-            reuse = predicted_reuse(
-                one.per_minute(now), len(idle) - idle.count(None), is_idle_holder=True in idle
-            )
+            reuse = predicted_reuse(one.per_minute(now), [each for each in holders if each is not None])
             parent = -1 if one.parent is None else at[one.parent]
             found[one] = Prospect(parent, num_lacking * one.space.block_size, reuse)
     return [found[branch] for branch in branches]

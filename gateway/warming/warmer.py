@@ -25,6 +25,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
 from gateway.core.ledger import Ledger
 from gateway.core.route_table import RouteKind
+from gateway.core.speed import TYPICAL
 from gateway.core.worker import Role, ServedModel, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -44,6 +45,11 @@ EVENTS_WAIT_S: Final = 2.0
 UP_WAIT_S: Final = 2.0
 RETRY_S: Final = 0.5
 """Longest pause after a request that was cancelled."""
+STEP_S: Final = 0.1
+"""Work of one request to a worker that may get clients' requests: engines do not break off a step."""
+MIN_TOKEN_S: Final = 1e-6
+BUSY_WEIGHT: Final = 0.1
+"""Weight of the last request in the share of a worker's busy time."""
 MAX_TRIES: Final = 3
 """Requests for one prefix to one worker; all but the last were cancelled."""
 
@@ -62,8 +68,8 @@ class WarmingLimits:
 class WarmingSources:
     """Parts of the gateway that the warmer reads and books in. `send` returns why a request failed, None if
     it was answered, "" at the end of its time. `lowest_priority` is an engine's, by its name. `freed` is
-    called with a worker that has less to do, `hold` with one that should get no requests for so many seconds,
-    and `warmed` with the share of its prefixes that it has in the end."""
+    called with a worker that has less to do, `hold` with one that should get no requests for so many seconds
+    (False where it gets some), and `warmed` with the share of its prefixes that it has in the end."""
 
     fleet: Fleet
     index: Index
@@ -72,7 +78,7 @@ class WarmingSources:
     send: Callable[[Worker, bytes, float], Coroutine[Any, Any, str | None]]
     lowest_priority: Callable[[str], int | None]
     freed: Callable[[WorkerId], None]
-    hold: Callable[[WorkerId, float], None]
+    hold: Callable[[WorkerId, float], bool]
     warmed: Callable[[WorkerId, float], None]
 
 
@@ -92,6 +98,7 @@ class Warmer:
         self.counts = WarmingCounts()
         self.clock, self.sleep, self.rng = clock, sleep, rng or random.Random()
         self._tasks = Tasks()
+        self._busy: dict[WorkerId, float] = {}
         self._running: dict[WorkerId, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
@@ -100,13 +107,22 @@ class Warmer:
     def decided(self, decided: Decided) -> None:
         """Note the prompt of a client's request."""
         decision, request = decided.decision, decided.request
-        worker = decision.worker
+        worker, busy = decision.worker, self._busy.get(decision.worker.id, 0.0)
+        is_busy = self.sources.ledger.load(worker.id).num_in_flight > 1  # beside this request
+        self._busy[worker.id] = busy + (is_busy - busy) * BUSY_WEIGHT
         served = worker.find(decision.model) or self.sources.fleet.served().get(decision.model)
         if decision.attempt > 1 or request.kind is RouteKind.PASS or served is None or not worker.block_size:
             return
         space = PrefixSpace(served.root, served.adapter, request.cache_salt, worker.block_size)
         for tokens, blocks in zip(decided.prompt.tokens, decided.blocks, strict=False):
             self.prefixes.note(space, blocks, tokens, self.clock())
+
+    def busy(self, worker: WorkerId) -> float | None:
+        """Return the share of a worker's requests that found it busy; None where it takes no requests."""
+        member = self.sources.fleet.get(worker)
+        if member is None or not member.is_open or member.ejected is not None:
+            return None
+        return self._busy.get(worker, 0.0)
 
     def joined(self, workers: Iterable[Worker]) -> None:
         """Begin to warm workers with an empty cache; what was begun for an earlier process ends."""
@@ -118,7 +134,9 @@ class Warmer:
             task.add_done_callback(partial(self._ended, worker.id))
 
     def forget(self) -> None:
-        """Forget old prefixes."""
+        """Forget old prefixes, and workers that have left."""
+        fleet = self.sources.fleet
+        self._busy = {worker: busy for worker, busy in self._busy.items() if fleet.get(worker) is not None}
         self.prefixes.forget(self.clock())
 
     def end(self) -> None:
@@ -126,6 +144,7 @@ class Warmer:
         for task in self._running.values():
             task.cancel()
         self.prefixes.clear()
+        self._busy.clear()
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -151,7 +170,10 @@ class _Warming:
         self._limits, self._clock, self._sleep = warmer.limits, warmer.clock, warmer.sleep
         self._worker = member.worker
         self._began_s = self._clock()
+        self._held_until_s = self._began_s
+        self._token_s = TYPICAL.token_s
         self._tries = Counter[Branch]()
+        self._reached = Counter[Branch]()  # blocks of prefixes that were sent in part
         self._num_sent = self._num_tokens = self._num_all = 0
 
     async def run(self) -> None:
@@ -160,7 +182,8 @@ class _Warming:
         if self._next() is None:
             self._warmer.counts.skipped["no_prefixes"] += 1
             return
-        self._sources.hold(self._worker.id, self._limits.hold_s)
+        if self._sources.hold(self._worker.id, self._limits.hold_s):
+            self._held_until_s = self._clock() + self._limits.hold_s
         try:
             failure = await self._send_all()
         finally:
@@ -173,7 +196,9 @@ class _Warming:
     async def _send_all(self) -> str:
         """Send one prefix after the other; returns why no more are sent, "" at the end of them."""
         await self._wait(lambda: self._member.stream in (None, StreamState.EXACT), EVENTS_WAIT_S)
-        while (found := self._next()) and await self._wait(self._is_idle, self._left_s()):
+        while self._next() and await self._wait(self._is_idle, self._left_s()):
+            if not (found := self._next()):  # requests may have filled its cache meanwhile
+                break
             if failure := await self._send(*found):
                 return failure
             if failure is not None:  # several gateways that gave way to each other try again apart
@@ -188,7 +213,7 @@ class _Warming:
             return None
         hot = self._warmer.prefixes.hot(self._is_wanted, now)
         hot = [branch for branch in hot if self._tries[branch] < MAX_TRIES and self._fits(branch)]
-        prospects = prospects_of(name, hot, sources.index, sources.assumed, self._is_idle_holder, now)
+        prospects = prospects_of(name, hot, sources.index, sources.assumed, self._warmer.busy, now)
         chosen = choose(prospects, self._num_tokens_left(), num_left)
         if not chosen:
             return None
@@ -196,12 +221,14 @@ class _Warming:
         return hot[chosen[0].end], chosen[0].num_new
 
     async def _send(self, branch: Branch, num_new: int) -> str | None:
-        """Send a prefix; returns why it failed, None where it did not, "" where it was cancelled."""
+        """Send a prefix, or as much of it as the worker may compute at once; returns why it failed, None
+        where it did not, "" where it was cancelled."""
         sources, worker, counts = self._sources, self._worker, self._warmer.counts
+        num, num_new = self._piece(branch, num_new)
         served = self._served(branch.space)
         assert served is not None, "only prefixes that it serves are chosen"
-        hashes, began_s = branch.prefix_hashes(), self._clock()
-        body = body_of(branch, served.called or served.name, sources.lowest_priority(worker.engine))
+        hashes, began_s = branch.prefix_hashes()[:num], self._clock()
+        body = body_of(branch, num, served.called or served.name, sources.lowest_priority(worker.engine))
         booking = sources.ledger.book(worker.id, num_new, len(hashes) * branch.space.block_size, began_s)
         sources.assumed.pin(worker.id, hashes)
         self._tries[branch] += 1
@@ -216,11 +243,24 @@ class _Warming:
             counts.seconds += now - began_s
             counts.requests["done" if failure is None else "failed" if failure else "cancelled"] += 1
         if failure is None:
-            self._tries[branch] = MAX_TRIES
-            self._num_sent += 1
+            self._token_s = max((now - began_s) / max(num_new, 1), MIN_TOKEN_S)
+            self._reached[branch], self._tries[branch] = num, 0
+            if num == branch.num_blocks:
+                self._tries[branch] = MAX_TRIES
+                self._num_sent += 1
             self._num_tokens += num_new
             counts.tokens += num_new
         return failure
+
+    def _piece(self, branch: Branch, num_new: int) -> tuple[int, int]:
+        """Return the blocks of a prefix to send now, and their new tokens: all while the worker is held back,
+        else what it computes in `STEP_S`."""
+        size, num = branch.space.block_size, branch.num_blocks
+        if self._clock() < self._held_until_s:
+            return num, num_new
+        begin = max(num - num_new // size, self._reached[branch])
+        end = min(num, begin + max(int(STEP_S / self._token_s) // size, 1))
+        return end, (end - begin) * size
 
     async def _unless_needed(self, sending: Coroutine[Any, Any, str | None]) -> str | None:
         """Await a request; "" where it was cancelled because a client's needs the worker, or it has gone."""
@@ -267,12 +307,6 @@ class _Warming:
         num = ledger.here(name).num_in_flight + ledger.remote(name).num_in_flight
         return num <= 1 and self._is_there()
 
-    def _is_idle_holder(self, worker: WorkerId) -> bool | None:
-        member = self._sources.fleet.get(worker)
-        if member is None or not member.is_open or member.ejected is not None:
-            return None
-        return not self._sources.ledger.load(worker).num_in_flight
-
     def _num_tokens_left(self) -> int:
         """Return the tokens until the share of its cache is full, by prefixes or by anything else."""
         worker, sources = self._worker, self._sources
@@ -302,8 +336,7 @@ class _Warming:
         """True where the model is long enough for the prefix and a token."""
         served = self._served(branch.space)
         longest = served.max_model_len if served is not None else None
-        num = sum(len(each.hashes) for each in branch.path()) * branch.space.block_size
-        return longest is None or num < longest
+        return longest is None or branch.num_blocks * branch.space.block_size < longest
 
 
 def refusal_of(worker: Worker, fleet: Fleet) -> str:

@@ -2,7 +2,7 @@
 
 code       long prompts, short answers, as of completions in an editor (Azure's code trace of 2023: some 2,000
            and 30 tokens): most work is prefill
-chat       conversations of some turns, with prompts that are mostly cached from the turn before
+chat       conversations of some turns: most of a prompt is cached from the turn before
 reasoning  short prompts, long answers: most work is decode
 
 Lengths are lognormal, sessions begin at random; those before the trace's begin have cached nothing.

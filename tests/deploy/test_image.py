@@ -72,7 +72,7 @@ def sources() -> set[str]:
 
 
 TOP = {"LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock", "requirements-dev.lock"}
-TOP |= {"setup.py", "deploy/image/root.sh"}
+TOP |= {"setup.py", "deploy/image/root.sh", "requirements-image.lock"}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_context_is_what_the_wheel_is_made_of(context: Path) -> None:
 
 def test_each_file_that_a_step_names_is_in_the_context(context: Path) -> None:
     copied = re.findall(r"^COPY (?!--)(\S+)", CONTAINERFILE, re.MULTILINE)
-    assert {".", "requirements.lock"} < set(copied) and "RUN make wheel" in CONTAINERFILE
+    assert {".", "requirements-image.lock"} < set(copied) and "RUN make wheel" in CONTAINERFILE
     for name in copied:
         assert (context / name).exists()
     made = (context / "Makefile").read_text()
@@ -120,6 +120,20 @@ def test_the_base_is_one_release_of_debian() -> None:
         "scratch",
         "",
     )
+
+
+def test_the_image_has_the_locked_packages_and_those_of_its_extras() -> None:
+    """They are of one resolution: what the tests run with is what the image runs with."""
+    plain, image = (
+        set(re.findall(r"^(\S+==\S+)", (ROOT / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", "requirements-image.lock")
+    )
+    assert plain < image and {each.partition("==")[0] for each in image} >= {
+        "opentelemetry-sdk",
+        "oss-harmony",
+    }
+    tested = (ROOT / "requirements-dev.lock").read_text()
+    assert [each for each in sorted(image) if f"\n{each} " not in f"\n{tested}"] == []
 
 
 def test_the_wheel_is_built_from_nothing(context: Path) -> None:

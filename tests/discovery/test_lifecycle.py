@@ -164,8 +164,8 @@ def test_a_worker_that_is_held_back_gets_no_request_until_it_is_warmed() -> None
     world.join(A)
     world.now = 100.0
     world.join(B)
-    world.lifecycle.hold(B, 5.0)
-    world.lifecycle.hold(A, 5.0)
+    assert world.lifecycle.hold(B, 5.0)
+    assert not world.lifecycle.hold(A, 5.0), "it is in no slow start"
     assert (world.decide(5, ends=False), world.lifecycle.describe(B)["share"]) == ({A: 5}, 0.0)
     world.lifecycle.warmed(B, 1.0)
     assert world.decide(1) == {B: 1}

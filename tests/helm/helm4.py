@@ -2,8 +2,9 @@
 
 python helm4.py render CHART NAMESPACE VALUES...    prints the rendered templates of each file of values
 python helm4.py validate VERSIONS FILE...           prints what is wrong in the manifests of each file
+python helm4.py release VERB KUBECONFIG NAMESPACE [CHART VALUES]    installs, upgrades, rolls back, uninstalls
 
-Both print JSON.
+All print JSON; the values of a release are JSON, too.
 """
 
 import json
@@ -44,6 +45,21 @@ def problems(versions: str, *paths: str) -> dict[str, list[str]]:
     return found
 
 
+def release(verb: str, kubeconfig: str, namespace: str, chart_path: str = "", values: str = "{}") -> str:
+    """Change the release `kvgate` in a cluster."""
+    import helm_python
+
+    with helm_python.Config(kubeconfig_path=kubeconfig, namespace=namespace) as config:
+        if verb in ("install", "upgrade"):
+            with helm_python.Chart.load(chart_path) as chart:
+                getattr(config, verb)(chart, "kvgate", json.loads(values), namespace=namespace)
+        elif verb == "rollback":
+            config.rollback("kvgate", version=1)
+        else:
+            config.uninstall("kvgate")
+    return verb
+
+
 if __name__ == "__main__":
-    answer = {"render": rendered, "validate": problems}[sys.argv[1]](*sys.argv[2:])
+    answer = {"render": rendered, "validate": problems, "release": release}[sys.argv[1]](*sys.argv[2:])
     print(json.dumps(answer))

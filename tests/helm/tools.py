@@ -15,6 +15,8 @@ HERE = Path(__file__).parent
 VALUES = sorted((HERE / "values").glob("*.yaml"))
 SCHEMAS = {"1.20": "venv-old", "1.24": "venv-old", "1.37": "venv"}
 """Environments of the versions' schemas: a release of kubernetes-validate has the latest dozen."""
+OF_1_21 = {"service", "egress", "everything", "daemonset"}
+"""Values that need Kubernetes 1.21: EndpointSlices, and the Service's internalTrafficPolicy."""
 
 
 def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,7 +1,8 @@
 """Containers of the built image, run by crun, a runtime that clusters use, as the chart's pod says.
 
-User, environment and volumes are those of the rendered Deployment, and so are a read-only root, no
-capabilities and no new privileges. The network is this machine's: a container reaches workers of the tests.
+User, environment and volumes are those of the rendered Deployment, and so are a read-only root, the default
+filter of system calls, no capabilities and no new privileges. The network is this machine's, so that a
+container reaches workers of the tests.
 """
 
 import json
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from tests import ROOT
+from tests.image.seccomp import default_filter
 from tests.support.chart import GOLDEN, pod_of
 from tests.support.gateway_process import written
 from tests.support.patience import patience, wait_until
@@ -62,7 +64,8 @@ def specification(*arguments: str) -> dict[str, Any]:
     kinds = [
         each for each in spec["linux"]["namespaces"] if each["type"] not in ("network", "cgroup", "user")
     ]
-    spec["linux"] = {**spec["linux"], "namespaces": kinds, "resources": {}}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    spec["linux"] |= {"namespaces": kinds, "resources": {}, "seccomp": default_filter()}
     return spec
 
 

@@ -82,7 +82,7 @@ def test_nothing_in_it_has_a_right(worker: str) -> None:
         status = dict(re.findall(r"^(\w+):\s+(.*)$", (process / "status").read_text(), re.M))
         assert {int(value) for value in f"{status['Uid']} {status['Gid']}".split()} == {USER}
         rights = [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")]
-        assert (rights, status["NoNewPrivs"]) == ([0] * 5, "1")
+        assert (rights, status["NoNewPrivs"], status["Seccomp"]) == ([0] * 5, "1", "2")
         mounts = [line.split()[4:6] for line in (process / "mountinfo").read_text().splitlines()]
         assert "ro" in dict(mounts)["/"].split(",")
         outside = ("/proc", "/dev", "/sys")

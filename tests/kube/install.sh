@@ -1,7 +1,7 @@
 #!/bin/bash
-# A real API server of Kubernetes 1.20 with etcd and kubectl, of Debian 12's packages, into DIRECTORY: no root, nothing
-# installed. Debian has no package of the server: it is built from the source package that kubectl comes from, without
-# network, in some 8 minutes of a core and 4 GB of disk, and only the binary stays. JOBS=1: with one core
+# A real API server of Kubernetes 1.20 with etcd, of Debian 12's packages, into DIRECTORY: no root, nothing installed.
+# Debian has no package of the server: it is built from the source package of kubectl, without network, in some six minutes
+# of a core and 4 GB of disk, and only the binary stays: JOBS=1 bash tests/kube/install.sh .cache/kube (default: all cores)
 set -euo pipefail
 directory=$1
 mkdir -p "$directory"/apt/{state/lists,cache/archives}/partial "$directory"/{build,bin}
@@ -28,8 +28,8 @@ END
 export APT_CONFIG=$directory/apt/apt.conf
 apt-get update --quiet --quiet
 cd build
-apt-get download --quiet --quiet etcd-server kubernetes-client golang-1.19-go golang-1.19-src \
-    golang-github-modern-go-reflect2-dev rsync libpopt0 libxxhash0
+apt-get download --quiet --quiet etcd-server golang-1.19-go golang-1.19-src golang-github-modern-go-reflect2-dev \
+    rsync libpopt0 libxxhash0
 for each in *.deb; do dpkg -x "$each" root; done
 apt-get source --quiet --quiet --download-only kubernetes
 rm -rf source
@@ -46,7 +46,7 @@ export GOROOT=$directory/build/root/usr/lib/go-1.19 GOCACHE=$directory/build/go 
 export GOFLAGS=-mod=vendor GOPROXY=off CGO_ENABLED=0 GOMAXPROCS=${JOBS:-$(nproc)}
 export KUBE_GIT_VERSION=v$version KUBE_GIT_COMMIT=debian KUBE_GIT_TREE_STATE=archive
 nice -n 5 make -s -C source WHAT=cmd/kube-apiserver > make.log 2>&1 || { tail -n 30 make.log >&2; exit 1; }
-cp source/_output/bin/kube-apiserver root/usr/bin/etcd root/usr/bin/kubectl ../bin/
+cp source/_output/bin/kube-apiserver root/usr/bin/etcd ../bin/
 cd ..
 bin/kube-apiserver --version
 bin/etcd --version | head -n 1

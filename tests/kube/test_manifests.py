@@ -23,8 +23,10 @@ GUIDES = [ROOT / "docs/guides/kubernetes.md", ROOT / "docs/guides/autoscaling.md
 FILES = sorted(
     path
     for path in (ROOT / "deploy").rglob("*.y*ml")
-    if not path.is_relative_to(CHART) and re.search("^apiVersion:", path.read_text(), re.MULTILINE)
+    if not path.is_relative_to(CHART)
+    and re.search("^apiVersion: (?!kustomize)", path.read_text(), re.MULTILINE)
 )
+KUSTOMIZED = sorted(path.parent for path in (ROOT / "deploy").rglob("kustomization.yaml"))
 OLDER = {
     ("HorizontalPodAutoscaler", "autoscaling/v2"): "autoscaling/v2beta2",
     ("PodDisruptionBudget", "policy/v1"): "policy/v1beta1",
@@ -45,7 +47,7 @@ def loaded(text: str) -> list[dict[str, Any]]:
 
 
 def is_manifest(text: str) -> bool:
-    return all("kind" in each for each in loaded(text))
+    return all("apiVersion" in each for each in loaded(text))
 
 
 BLOCKS = [pytest.param(text, id=f"{guide.name}:{line}") for guide in GUIDES for line, text in blocks(guide)]
@@ -73,15 +75,25 @@ def test_there_is_something_to_apply() -> None:
 
 @pytest.mark.parametrize("text", MANIFESTS)
 def test_a_manifest_is_applied(text: str, cluster: RealCluster) -> None:
+    applied(text, cluster)
+
+
+@pytest.mark.parametrize("path", KUSTOMIZED, ids=lambda path: path.relative_to(ROOT / "deploy").as_posix())
+def test_what_kustomize_makes_is_applied(path: Path, cluster: RealCluster) -> None:
+    made = cluster.kubectl("kustomize", str(path))
+    assert made.returncode == 0, made.stderr
+    applied(made.stdout, cluster)
+
+
+def applied(text: str, cluster: RealCluster) -> None:
+    """Apply manifests, and delete what they made."""
     found = [for_old_server(each) for each in loaded(text)]
     for each in found:
         namespace = each["metadata"].get("namespace", "llm")
         if cluster.ask("GET", f"/api/v1/namespaces/{namespace}").status == 404:
             cluster.namespace(namespace)
-    given = yaml.safe_dump_all(found)
     cluster.apply(*found)
-    done = cluster.kubectl("delete", "--wait=false", "-f", "-", given=given)
-    assert done.returncode == 0, done.stderr
+    cluster.withdraw(*found)
 
 
 def test_manifests_keep_the_schemas_of_newer_servers(tmp_path: Path) -> None:

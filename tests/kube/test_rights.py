@@ -9,10 +9,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.discovery.kubernetes.pool_objects import WatchedPoolObjects
+from gateway.discovery.kubernetes.queries import pool_object_queries
+from gateway.discovery.kubernetes.watch import WatchTimes
+from gateway.runtime.tasks import Tasks
 from tests.helm.tools import VALUES
 from tests.support.blackbox.real_kube import ACCESS
-from tests.support.chart import GOLDEN, manifests, objects, pod_of
-from tests.support.kube_api import KubeApi, pool
+from tests.support.chart import GOLDEN, manifests, pod_of
+from tests.support.kube_api import KubeApi, pool, served_api
 from tests.support.patience import until
 from tests.support.real_cluster import RealCluster
 from tests.support.worlds.kube_sources import sources_world
@@ -20,6 +24,7 @@ from tests.support.worlds.kube_sources import sources_world
 pytestmark = pytest.mark.kube
 
 REVIEWS = "/apis/authorization.k8s.io/v1"
+POOL_OBJECTS = ("inferenceobjectives", "inferencemodelrewrites")
 EVERYBODY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews"}
 """Resources that each account may ask for, by the cluster's own roles."""
 
@@ -61,6 +66,22 @@ async def recorded(urls: list[str]) -> set[Right]:
             num_watches += 2 if is_pool else 1
         await until(lambda: kube.api.num_watches == num_watches, "all is watched")
         return asked_for(kube.api)
+
+
+async def recorded_of_objects(namespace: str, pool_name: str) -> set[Right]:
+    """Rights that objectives and rewrites of a pool ask for, on servers that have either of their groups."""
+    found: set[Right] = set()
+    newer = {pool_object_queries(namespace, kind)[0].path for kind in POOL_OBJECTS}
+    for absent in (set[str](), newer):
+        tasks = Tasks()
+        async with served_api(absent=absent) as (api, client):
+            watched = WatchedPoolObjects(namespace, pool_name, client, lambda: None, WatchTimes())
+            watched.start(tasks.start)
+            await until(lambda api=api: api.num_watches == len(POOL_OBJECTS), "both are watched")
+            await tasks.stop()
+            watched.stop()
+            found |= asked_for(api)
+    return found
 
 
 def workers_of(render: Path) -> list[str]:
@@ -120,7 +141,12 @@ FORBIDDEN = [
 async def test_a_role_allows_what_is_asked_and_nothing_more(values: Path, cluster: RealCluster) -> None:
     render = GOLDEN / values.name
     asked = await recorded(workers_of(render))
-    token = await asyncio.to_thread(_account, cluster, render)
+    for each in pod_of(render)["containers"][0]["env"]:
+        if each["name"] == "KVGATE_KUBERNETES_POOL_OBJECTS":
+            asked |= await recorded_of_objects(*each["value"].split("/"))
+    access = access_of(render)
+    await asyncio.to_thread(cluster.apply, *access)
+    token = cluster.token("llm", access[0]["metadata"]["name"])
     try:
         assert [each for each in sorted(asked) if not review(cluster, token, each)] == []
         assert [each for each in FORBIDDEN if review(cluster, token, each)] == []
@@ -128,19 +154,11 @@ async def test_a_role_allows_what_is_asked_and_nothing_more(values: Path, cluste
             allowed = {each for each in rules(cluster, token, namespace) if each.resource not in EVERYBODY}
             assert allowed == {each for each in asked if each.namespace == namespace}
     finally:
-        await asyncio.to_thread(_forget, cluster, render)
+        await asyncio.to_thread(cluster.withdraw, *access)
 
 
-def _account(cluster: RealCluster, render: Path) -> str:
-    """Make the account that a render's pods have, with its rights; returns its token."""
+def access_of(render: Path) -> list[Any]:
+    """The account of a render's pods, first, and what gives it rights."""
     name = pod_of(render)["serviceAccountName"]
-    own: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
-    cluster.apply(own, *(each for each in manifests(render) if each["kind"] in ACCESS))
-    return cluster.token("llm", name)
-
-
-def _forget(cluster: RealCluster, render: Path) -> None:
-    for kind in ("RoleBinding", "Role"):
-        for each in objects(render, kind):
-            metadata = each["metadata"]
-            cluster.kubectl("delete", kind, metadata["name"], f"--namespace={metadata['namespace']}")
+    own = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+    return [own, *(each for each in manifests(render) if each["kind"] in ACCESS)]

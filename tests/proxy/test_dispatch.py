@@ -9,6 +9,7 @@ from gateway.core.caller import Caller
 from gateway.core.decision import Prompt
 from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
 from gateway.core.request import InferenceRequest
+from gateway.core.worker import WorkerId
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
 from gateway.proxy.intake import request_of
@@ -255,3 +256,22 @@ def test_model_that_nothing_expects_is_an_error_at_once(world: ExchangeWorld) ->
     waiting_gate(world)
     _, answered = world.ask(b'{"model":"other","prompt":[1]}')
     assert answered.events == [404, "model_not_found"]
+
+
+def test_request_that_its_last_worker_did_not_answer_waits_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ExchangeWorld(monkeypatch, "w:1", first_byte_timeout_s=5.0)
+    gate = waiting_gate(world)
+    exchange, answered = world.ask()
+    world.router.fleet.set_up(WorkerId("w:1"), is_up=False)
+    world.transport().lose()
+    assert len(gate.queues.models["m"].queue) == 1 and world.in_flight() == 0
+    world.loop.advance(20.0)
+    assert answered.events == [], "timeouts of workers do not count while none is up"
+    world.router.fleet.set_up(WorkerId("w:1"), is_up=True)
+    world.loop.advance(LOOK_S)
+    assert world.in_flight() == 1 and world.transport().out
+    exchange.client_gone()
+    world.loop.advance(1.0)
+    assert world.is_clean()

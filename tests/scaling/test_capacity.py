@@ -115,7 +115,7 @@ def test_prediction_is_that_of_a_simulated_queue(share: float) -> None:
 
 @pytest.mark.parametrize(("share", "rate"), [(0.0, 3.0), (0.5, 2.0), (1.0, 1.0), (1.0, 3.0)])
 def test_itl_is_that_of_simulated_answers(share: float, rate: float) -> None:
-    """Answers with steps that are held up by prompts at random times, as the oracle of the formula."""
+    """Answers with steps held up by prompts at random times, as the oracle of the formula."""
     rng, speed = random.Random(11), FAST
     gap_s = num_running(speed, MIX, rate, share) / (rate * MIX.output_tokens)
     step_s = gap_s - rate * share * MIX.prompt_tokens * speed.harm_s * gap_s

@@ -58,7 +58,7 @@ class WarmingStory:
             assert answer.status == 200, completion
             return int(completion["usage"]["prompt_tokens_details"]["cached_tokens"])
 
-    async def heat(self, num: int = 120, **more: Any) -> None:
+    async def heat(self, num: int = 180, **more: Any) -> None:
         for number in range(num):
             await self.ask(PREFIXES[number % len(PREFIXES)], **more)
 
@@ -73,11 +73,13 @@ class WarmingStory:
         page = await self.fleet.admin("/metrics")
         return sum(float(each.rpartition(" ")[2]) for each in page.splitlines() if each.startswith(line))
 
-    async def done(self, num: float, outcome: str = "done") -> None:
-        async def is_done() -> bool:
-            return await self.metric(f'kvgate_warming_requests_total{{outcome="{outcome}"}}') == num
+    async def warmed(self) -> None:
+        """Wait until a worker has computed all of the prefixes, whole or in pieces."""
 
-        await until(is_done, f"{num} requests {outcome}")
+        async def is_done() -> bool:
+            return await self.metric("kvgate_warming_tokens_total") == sum(map(len, PREFIXES))
+
+        await until(is_done, "all prefixes computed")
 
     def num_blocks(self, sim: Sim) -> int:
         return self.fleet.gateway.index.num_blocks(WorkerId(sim.url.removeprefix("http://")))
@@ -94,9 +96,8 @@ async def test_joining_worker_has_the_shared_prefixes_and_no_tails() -> None:
         await s.heat()
         num_requests = await s.metric("kvgate_requests_total")
         new = await s.fleet.join("m", block_size=16)
-        await s.done(3)
+        await s.warmed()
         await until(lambda: s.num_blocks(new) == 60, "the prefixes in the index, and nothing else")
-        assert await s.metric("kvgate_warming_tokens_total") == 960
         assert await s.metric("kvgate_requests_total") == num_requests, "they are no clients' requests"
         await s.drain(*old)
         assert [await s.ask(prefix) for prefix in PREFIXES] == [320, 320, 320]
@@ -120,7 +121,7 @@ async def test_restarted_worker_is_sent_what_it_lost() -> None:
         old = await s.join(2)
         await s.heat()
         again = await s.restart(old[1])
-        await s.done(3)
+        await s.warmed()
         await until(lambda: s.num_blocks(again) == 60, "the prefixes in the index, and no block of before")
         await s.drain(old[0])
         assert [await s.ask(prefix) for prefix in PREFIXES] == [320, 320, 320]

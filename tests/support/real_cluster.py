@@ -25,6 +25,7 @@ from tests.support.certificates import Authority
 from tests.support.patience import patience, wait_until
 
 TOOLS = ROOT / os.environ.get("KUBE", ".cache/kube") / "bin"
+KUBECTL = ROOT / os.environ.get("HELM_TOOLS", ".cache/helm") / "kubectl"
 START_S, STOP_S = 90.0, 20.0
 ADMIN = "admin"
 USERS = {ADMIN: "system:masters", "reader": "", "picker": "", "stranger": ""}
@@ -249,8 +250,14 @@ class RealCluster:
         done = self.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(objects))
         assert done.returncode == 0, done.stderr
 
+    def withdraw(self, *objects: Object) -> None:
+        """Delete what was applied, as far as it is there."""
+        given = yaml.safe_dump_all(objects)
+        done = self.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", given=given)
+        assert done.returncode == 0, done.stderr
+
     def kubectl(self, *arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [str(TOOLS / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        command = [str(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = os.environ | {"HOME": str(self.home)}  # its cache of what the server serves
         return subprocess.run(
             command, input=given, capture_output=True, text=True, timeout=patience(60), env=environment

@@ -16,7 +16,7 @@ def test_a_prefix_goes_with_its_salt_and_without_any_other_text(salt: str | None
         tokens = tokens_of([*range(8), *[last] * 4])
         prefixes.note(PrefixSpace("m", None, salt, 4), hash_blocks(tokens, 4, root_hash("m")), tokens, 0.0)
     (branch,) = prefixes.hot(lambda space: True, 0.0)
-    fields = json.loads(body_of(branch, "name", 7))
+    fields = json.loads(body_of(branch, 2, "name", 7))
     assert fields.pop("cache_salt", None) == salt
     assert fields == {
         "model": "name",
@@ -25,4 +25,5 @@ def test_a_prefix_goes_with_its_salt_and_without_any_other_text(salt: str | None
         "temperature": 0,
         "priority": 7,
     }
-    assert "priority" not in json.loads(body_of(branch, "name", None))
+    short = json.loads(body_of(branch, 1, "name", None))
+    assert (short["prompt"], "priority" in short) == (list(range(4)), False)

@@ -37,12 +37,10 @@ def test_a_shorter_prefix_is_sent_where_the_longer_one_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_holders", "is_idle_holder", "reuse"), [(0, False, 8.0), (1, False, 4.0), (1, True, 0.4)]
+    ("holders", "reuse"), [([], 8.0), ([1.0], 4.0), ([0.5], 2.2), ([0.0], 0.4), ([1.0, 0.0, 1.0], 0.2)]
 )
-def test_holders_keep_their_part_and_idle_ones_nearly_all(
-    num_holders: int, is_idle_holder: bool, reuse: float
-) -> None:
-    assert predicted_reuse(8.0, num_holders, is_idle_holder=is_idle_holder) == pytest.approx(reuse)
+def test_holders_keep_their_part_and_idle_ones_nearly_all(holders: list[float], reuse: float) -> None:
+    assert predicted_reuse(8.0, holders) == pytest.approx(reuse)
 
 
 @st.composite

@@ -34,9 +34,9 @@ class Prospects:
         names = list(range(len(ids) // 4))
         self.index.apply(worker, BlocksStored(names, None, tokens_of(ids), 4))
 
-    def of(self, worker: WorkerId, **idle: bool | None) -> list[Prospect]:
+    def of(self, worker: WorkerId, **busy: float | None) -> list[Prospect]:
         hot = self.prefixes.hot(lambda space: True, 0.0)
-        return prospects_of(worker, hot, self.index, self.assumed, lambda name: idle.get(name, False), 0.0)
+        return prospects_of(worker, hot, self.index, self.assumed, lambda name: busy.get(name, 1.0), 0.0)
 
     def rates(self) -> list[float]:
         return [branch.per_minute(0.0) for branch in self.prefixes.hot(lambda space: True, 0.0)]
@@ -63,4 +63,4 @@ def test_holders_of_all_of_a_prefix_count_if_they_take_requests() -> None:
     world.store(C, SHARED)
     assert [each.per_minute for each in world.of(A)] == pytest.approx([shared / 3, longer / 2])
     assert [each.per_minute for each in world.of(A, c=None)] == pytest.approx([shared / 2, longer / 2])
-    assert [each.per_minute for each in world.of(A, c=True)] == pytest.approx([shared / 30, longer / 2])
+    assert [each.per_minute for each in world.of(A, c=0.0)] == pytest.approx([shared / 30, longer / 2])

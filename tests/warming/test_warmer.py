@@ -37,6 +37,7 @@ class WarmingWorld:
         self.during: Callable[[], None] = lambda: None
         self.on_sleep: Callable[[], None] = lambda: None
         self.holds: list[float] = []
+        self.is_held = True
         self.parts: list[float] = []
         self.freed: list[WorkerId] = []
         router = self.world.router
@@ -48,7 +49,7 @@ class WarmingWorld:
             self._send,
             lambda engine: None,
             self.freed.append,
-            lambda worker, seconds: self.holds.append(seconds),
+            self._hold,
             lambda worker, part: self.parts.append(part),
         )
         prefixes = HotPrefixes(1 << 20, 600.0)
@@ -59,6 +60,10 @@ class WarmingWorld:
         self.bodies.append(msgspec.json.decode(body))
         self.during()
         return self.failure
+
+    def _hold(self, worker: WorkerId, seconds: float) -> bool:
+        self.holds.append(seconds)
+        return self.is_held
 
     async def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -99,6 +104,23 @@ async def test_prefixes_go_one_by_one_the_hottest_first() -> None:
     assert (w.num_in_flight(), w.freed) == (0, [w.new.id, w.new.id])
     assert (w.holds, w.parts) == ([5.0], [1.0])
     assert (w.warmer.counts.requests, w.warmer.counts.tokens) == ({"done": 2}, 480)
+
+
+async def test_a_worker_that_is_not_held_back_is_sent_pieces_of_a_tenth_of_a_second() -> None:
+    """The first prefix shows that it computes 100 tokens per second."""
+    w = WarmingWorld()
+    w.heat(ONE, 100)
+    w.heat(TWO, 200)
+    w.is_held = False
+
+    def compute_first() -> None:
+        w.now += 3.2 if len(w.bodies) == 1 else 0.01
+
+    w.during = compute_first
+    lengths = [len(prompt) for prompt in await w.warm()]
+    assert lengths[:2] == [len(TWO), SIZE]
+    assert lengths[1:] == sorted(set(lengths[1:])) and lengths[-1] == len(ONE), "each goes on where one ended"
+    assert w.warmer.counts.tokens == len(ONE) + len(TWO)
 
 
 async def test_never_more_than_the_share_of_the_cache_whatever_fills_it() -> None:
@@ -188,6 +210,21 @@ async def test_a_worker_that_stays_down_is_sent_nothing() -> None:
     w.world.fleet.set_up(w.new.id, False)
     assert await w.warm() == []
     assert w.now == pytest.approx(2.0, abs=0.1)
+
+
+async def test_share_of_busy_time_is_that_of_the_requests_which_found_the_worker_busy() -> None:
+    w = WarmingWorld()
+    w.heat(ONE, 20)
+    assert w.warmer.busy(OLD.id) == 0.0
+    booking = w.world.router.ledger.book(OLD.id, 10, 10)
+    w.heat(ONE, 10)
+    assert w.warmer.busy(OLD.id) == pytest.approx(1 - 0.9**10)
+    w.world.router.ledger.release(booking)
+    w.world.fleet.drain(OLD.id, True)
+    assert w.warmer.busy(OLD.id) is None
+    w.world.fleet.drop(OLD.id)
+    w.warmer.forget()
+    assert w.warmer._busy == {}
 
 
 async def test_a_salted_prefix_is_sent_only_where_salts_keep_caches_apart() -> None:

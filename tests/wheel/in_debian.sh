@@ -24,11 +24,11 @@ git ls-files -z kvgate gateway engines setup.py pyproject.toml README.md LICENSE
     xargs -0 cp --parents -t "$root/src"
 
 # shellcheck disable=SC2016
-unshare --mount --pid --fork chroot "$root" /bin/sh -euc '
+unshare --mount --pid --fork chroot "$root" env -i PATH=/usr/bin:/bin PIP_CERT=/index.pem sh -euc '
     mount -t proc proc /proc
     mount -t tmpfs tmpfs /tmp
     cd /src
-    export PIP_CERT=/index.pem PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1 PIP_ROOT_USER_ACTION=ignore
+    export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_QUIET=1 PIP_ROOT_USER_ACTION=ignore
     python3 --version
     python3 -m venv /opt/kvgate
     /opt/kvgate/bin/pip install --require-hashes -r requirements.lock

@@ -76,6 +76,8 @@ class Gate:
         self._is_trusting = bool(trusted)
         self._tokenize = tokenize
         self._is_queueing = queues.is_on
+        self.is_holding = queues.zero.is_on
+        """True where models may start from zero."""
         queues.on_refused = self._rejected
 
     def __repr__(self) -> str:
@@ -88,6 +90,7 @@ class Gate:
         self._trusted, self._is_trusting, self._names = trusted, bool(trusted), header_names(config)
         self.queues.reconfigure(config)
         self._is_queueing = self.queues.is_on
+        self.is_holding = self.queues.zero.is_on
         self.tenants.limit(config.tenants, self.now())
 
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> Ticket:
@@ -151,7 +154,7 @@ class Gate:
     def may_hold(self, model: str) -> bool:
         """True if a request for this model may have to wait for workers of which nothing is known yet."""
         fleet = self.queues.zero.fleet
-        return self.queues.zero.is_on and (fleet.is_bound(model) or not fleet.is_ready(model))
+        return self.is_holding and (fleet.is_bound(model) or not fleet.is_ready(model))
 
     def ended(
         self,

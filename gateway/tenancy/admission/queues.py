@@ -88,8 +88,7 @@ class ModelQueues:
         zero: ZeroRule | None = None,
     ) -> None:
         """Queues that release requests to `go`."""
-        self.rule = rule
-        self._release_rule = rule if rule.is_on else RELEASE
+        self._use(rule)
         self.zero = ZeroRule(fleet) if zero is None else zero
         self.models: dict[str, ModelQueue] = {}
         self.go = go
@@ -117,8 +116,7 @@ class ModelQueues:
 
     def reconfigure(self, config: Config) -> None:
         """Apply changed bounds, also to requests that already wait."""
-        self.rule = rule = Saturation(config.queue.above_ttft_s, config.queue.above_in_flight)
-        self._release_rule = rule if rule.is_on else RELEASE
+        self._use(Saturation(config.queue.above_ttft_s, config.queue.above_in_flight))
         self.zero.reconfigure(config)
         self._max_queued, self._timeout_s = config.queue.max_requests, config.queue.timeout_s
         for known in self.models.values():
@@ -126,6 +124,11 @@ class ModelQueues:
                 known.zero_since_s = None  # those that wait are decided, and get what any request gets
             is_at_zero = known.zero_since_s is not None
             known.queue.max_waiting = self.zero.max_requests if is_at_zero else self._max_queued
+
+    def _use(self, rule: Saturation) -> None:
+        self.rule = rule
+        self._is_bounded = rule.is_on
+        self._release_rule = rule if rule.is_on else RELEASE
 
     # loads -------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class ModelQueues:
 
     def spare(self, eligible: list[EligibleWorker]) -> list[EligibleWorker]:
         """Workers with room; all of them where none has."""
-        if not self._num_waiting and not self.rule.is_on:
+        if not self._num_waiting and not self._is_bounded:
             return eligible
         for each in eligible:
             if self.is_full(each):
@@ -149,7 +152,7 @@ class ModelQueues:
         known = self.models.get(model)
         if known is not None and len(known.queue) > 0:
             return True
-        return self.rule.is_on and self._is_saturated(model)
+        return self._is_bounded and self._is_saturated(model)
 
     def is_at_zero(self, model: str) -> bool:
         """True if requests of this model wait for its first worker."""
@@ -440,7 +443,7 @@ class ModelQueues:
             self._log.warning(text, request.model, waited_s)
         elif request.slo_ttft_s is not None and waited_s < self._timeout_s:
             result, error = "deadline", slo_missed(request, waited_s, wait_s)
-        elif not self.rule.is_on:  # nothing bounds what workers get: the longest wait ends by being sent
+        elif not self._is_bounded:  # nothing bounds what workers get: the longest wait ends by being sent
             return self._release(known, entry)
         else:
             result, error = "timeout", queue_timeout(request, waited_s, wait_s)

@@ -166,3 +166,4 @@ async def real_kube(cluster: RealCluster, source: str, render: str, *flags: str)
             yield RealKube(cluster, bench, relay, token_file)
     finally:
         await relay.cut()
+        await asyncio.to_thread(cluster.withdraw, *access)
