@@ -38,7 +38,9 @@ speeds = st.builds(
     start_seq_s=st.floats(0.0, 1e-3),
     max_running=st.one_of(st.just(math.inf), st.floats(1, 512)),
 )
-mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3)).filter(lambda mix: sum(mix) > 1.0)
+mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3), st.floats(0.0, 20.0)).filter(
+    lambda mix: sum(mix[:2]) > 1.0
+)
 
 
 def test_rate_is_limited_by_prompts_of_a_prefill_worker() -> None:
