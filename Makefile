@@ -22,7 +22,7 @@ FAST_TESTS := not process and not slow
 IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -146,6 +146,9 @@ bench-waits: $(VENV)/.installed-dev
 
 bench-hostile: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed # FULL=1: the counts that are promised; SMOKE=1: a few
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_hostile
+
+bench-autoscale: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_autoscale
 
 bench-kube: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_kube

@@ -44,12 +44,14 @@ GAP_STEP: Final = 0.05
 
 @mypyc_attr(acyclic=True)
 class _WorkerSpeed:
-    """The fits of one worker; `num_computed` counts the prompt tokens that it computed for this gateway."""
+    """The fits of one worker; `num_computed` counts the prompt tokens that it computed for this gateway, and
+    `computed_squares` adds up their squares by prompt."""
 
     __slots__ = (
         "first",
         "rest",
         "num_computed",
+        "computed_squares",
         "num_answers",
         "answer_tokens",
         "gap_s",
@@ -61,6 +63,7 @@ class _WorkerSpeed:
         self.first = first
         self.rest = rest
         self.num_computed = 0
+        self.computed_squares = 0.0
         self.num_answers = 0
         self.answer_tokens = speed.answer_tokens
         self.gap_s = speed.gap_s
@@ -96,6 +99,10 @@ class SpeedModels:
         known = self._known.get(worker)
         return known.num_computed if known else 0
 
+    def computed_squares(self, worker: WorkerId) -> float:
+        known = self._known.get(worker)
+        return known.computed_squares if known else 0.0
+
     def began(
         self, worker: WorkerId, num_ahead: int, num_tokens: int, num_running: int, seconds: float, now: float
     ) -> None:
@@ -103,6 +110,7 @@ class SpeedModels:
         before its prompt and `num_running` answers running there."""
         known = self._learnt(worker)
         known.num_computed += num_tokens
+        known.computed_squares += float(num_tokens) * num_tokens
         if seconds > 0.0:
             work = num_ahead + num_tokens
             seen = 1.0, work, work * num_running, num_running
@@ -113,7 +121,9 @@ class SpeedModels:
 
     def computed(self, worker: WorkerId, num_tokens: int) -> None:
         """Count a prompt that was computed in an unknown time."""
-        self._learnt(worker).num_computed += num_tokens
+        known = self._learnt(worker)
+        known.num_computed += num_tokens
+        known.computed_squares += float(num_tokens) * num_tokens
 
     def ended(
         self,

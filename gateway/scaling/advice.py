@@ -1,7 +1,8 @@
 """Advice for one group of workers: its state in, what an autoscaler needs out.
 
 demand       of the last minute; of the last 15 s where that is surely more
-needed       workers that serve it within the objective, plus those that work off what waits in DRAIN_S
+needed       workers that serve it within the objective, plus those that work off what waits in DRAIN_S; more
+             than there are, where these have shown that they are too few
 interval     90 %, as the number of requests seen is small; requests are as variable as exponential ones
 ttft_s       of a prompt that comes now, at the worker that answers first, behind the gateway's queue
 backlog_s    until all workers together have computed the prompts that wait
@@ -15,10 +16,14 @@ from dataclasses import dataclass
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.value import astuple
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.capacity import Mix, Objectives, reachable, sustainable_rate
+from gateway.scaling.capacity import LATE, Mix, Objectives, reachable, sustainable_rate, workers_needed
 from gateway.scaling.history import TrafficWindow
 
 DRAIN_S = 30.0
+MOST_STEP = 0.25
+"""Share of workers more that a late fleet asks for at once, where the model holds it for large enough."""
+LEAST_WAITING = 0.1
+"""Share of requests that wait in engines, relative to those that run, which is more than chance."""
 SIGMAS = 1.645
 """Standard errors on each side of an interval of 90 %."""
 
@@ -40,8 +45,9 @@ class WorkerState:
 class GroupState:
     """Workers of one model and role, and their traffic: the last 15 s, minute and five minutes.
 
-    `num_queued` and `queued_tokens` wait in the gateway. `mix` is the mean request, None where none was seen;
-    `speed` that of the group's workers, or of its last ones."""
+    `is_settled`: no worker joined in the last minute. `num_queued` and `queued_tokens` wait in the gateway.
+    `mix` is the mean request, None where none was seen; `speed` that of the group's workers, or of its last
+    ones."""
 
     model: str
     role: Role
@@ -53,6 +59,7 @@ class GroupState:
     speed: Speed = TYPICAL
     num_queued: int = 0
     queued_tokens: int = 0
+    is_settled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class Removal:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """Advice for one group. One worker serves `worker_requests_per_s` of its mean request, `mix`. `needed`,
+    `lasting` (without those for what waits),
     `low` and `high` are numbers of workers, of this gateway's traffic; `level` is the steady one. `ttft_s` is
     None where no worker is up, `attainment` where no request came, `cold_start_s` before the first was seen.
     """
@@ -83,6 +91,7 @@ class Advice:
     attainment: float | None
     is_reachable: bool
     needed: float
+    lasting: float
     low: float
     high: float
     removals: Sequence[Removal] = ()
@@ -110,20 +119,21 @@ def advise(state: GroupState, objectives: Objectives) -> Advice:
     """Advice for a group, before it is steadied."""
     workers = [worker for worker in state.workers if worker.is_open]
     speed, mix = state.speed, state.mix or Mix(0.0, 0.0)
-    rate = sustainable_rate(speed, mix, objectives) if state.mix else 0.0
     backlog = sum(worker.booked_tokens for worker in workers) + state.queued_tokens
     demand = _demand(state)
     error = _relative_error(state.minute)
     waiting = max(backlog - len(workers) * mix.prompt_tokens, 0.0) / DRAIN_S * speed.token_s
-    needed = demand / rate + waiting if rate else 0.0
-    spread = SIGMAS * error * (needed - waiting)
+    busy = workers_needed(speed, mix, objectives, demand) if state.mix else 0.0
+    lasting = max(busy, _shown(state, len(workers))) if state.mix else 0.0
+    needed = max(busy + waiting, lasting) if state.mix else 0.0
+    spread = SIGMAS * error * busy
     return Advice(
         model=state.model,
         role=state.role,
         num_up=len(workers),
         num_queued=state.num_queued,
         requests_per_s=demand,
-        worker_requests_per_s=rate,
+        worker_requests_per_s=_worker_rate(speed, mix, objectives, demand, busy) if state.mix else 0.0,
         mix=mix,
         backlog_tokens=backlog,
         backlog_s=_seconds(backlog, workers),
@@ -131,6 +141,7 @@ def advise(state: GroupState, objectives: Objectives) -> Advice:
         attainment=state.past.attainment,
         is_reachable=reachable(speed, mix, objectives) == objectives,
         needed=needed,
+        lasting=lasting,
         low=max(needed - spread, 0.0),
         high=needed + spread,
         removals=_removals(workers),
@@ -143,6 +154,22 @@ def mean_speed(workers: Sequence[WorkerState], most_running: float = math.inf) -
     means = [sum(column) / len(workers) for column in columns]
     fields = dict(zip(Speed.__match_args__, means, strict=True))
     return Speed(**fields | {"max_running": min(fields["max_running"], most_running)})
+
+
+def _worker_rate(speed: Speed, mix: Mix, objectives: Objectives, demand: float, num: float) -> float:
+    """Requests per second that one worker of as many as are needed serves; of one, without requests."""
+    return demand / num if demand else sustainable_rate(speed, mix, objectives)
+
+
+def _shown(state: GroupState, num_up: int) -> float:
+    """Workers that the fleet has shown to need: where requests wait in the engines and first tokens are late,
+    more than there are. The model knows no caches that become too small for the traffic."""
+    seen = state.burst.counts
+    num, waiting = seen.in_time + seen.late, seen.num_waiting / max(seen.num_running, 1.0)
+    is_late = seen.late > LATE * num + SIGMAS * math.sqrt(LATE * num)
+    if not (is_late and state.is_settled and waiting >= LEAST_WAITING):
+        return 0.0
+    return num_up * (1.0 + min(waiting, MOST_STEP))
 
 
 def _demand(state: GroupState) -> float:

@@ -1,4 +1,4 @@
-"""The rate of requests that one worker can serve within objectives of TTFT and ITL, by its learnt speed.
+"""The rate of requests that workers can serve within objectives of TTFT and ITL, by their learnt speed.
 
 With requests at a rate r, of O output tokens each, a share c of which have their prompt of P tokens computed
 here, a worker that batches continuously has
@@ -11,11 +11,16 @@ here, a worker that batches continuously has
 
 as in a queue with arrivals at random and prompts as variable as exponential ones: of these, r · c · O · gap
 are computed while an answer runs, with the variance of a compound Poisson sum. The ITL is that of an answer,
-the mean over its tokens. A router that chooses by load does better, so the estimate is cautious.
+the mean over its tokens. For one worker the estimate is cautious. Several serve more each: the router sends a
+request to where it is answered first, as a common queue does, but also to where its prefix is. So n workers
+have the TTFT of a queue with OPEN · n servers and prompts of log-normal length, with Sakasegawa's chance to
+wait and the mean wait of Allen and Cunneen. `make bench-autoscale` compares the numbers of workers with the
+smallest fleets that meet the objective in the replay.
 """
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import NamedTuple
 
 from gateway.core.speed import Speed
@@ -31,12 +36,21 @@ MOST_RUNNING = 0.8
 UNREACHABLE = 2.0
 """Where an idle worker misses an objective, so many times its time stands in for it."""
 
+OPEN = 0.5
+"""Share of the workers that a request may go to as to a common queue. Fitted to the replay."""
+ROUNDS = 24
+"""Halvings of an interval: to a ten-millionth."""
+POINTS = tuple(NormalDist().inv_cdf((number + 0.5) / 32) for number in range(32))
+"""Logarithms of lengths at equally likely points, in standard deviations from the median."""
+
 
 class Mix(NamedTuple):
-    """A mean request: prompt tokens that are computed, and output tokens."""
+    """A mean request: prompt tokens that are computed, output tokens, and the variance of the first over its
+    square."""
 
     prompt_tokens: float
     output_tokens: float
+    spread: float = 1.0
 
 
 class Objectives(NamedTuple):
@@ -118,3 +132,54 @@ def highest(is_met: Callable[[float], bool], steps: int) -> float:
         else:
             high = middle
     return low
+
+
+def workers_needed(speed: Speed, mix: Mix, objectives: Objectives, rate: float) -> float:
+    """Workers that serve this rate of requests within the objectives, or within those they can reach; a part
+    of one for little."""
+    reached = reachable(speed, mix, objectives)
+    low, high = 0.0, rate / sustainable_rate(speed, mix, objectives)
+    while not _serve(high, speed, mix, reached, rate):
+        low, high = high, 2.0 * high
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2.0
+        if _serve(middle, speed, mix, reached, rate):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _serve(num: float, speed: Speed, mix: Mix, objectives: Objectives, rate: float) -> bool:
+    """True if so many workers together serve this rate of requests within the objectives."""
+    if not num or not rate:
+        return not rate
+    if itl_p90_s(speed, mix, rate / num) > objectives.itl_s:
+        return False
+    return late_share(speed, mix, rate / num, objectives.ttft_s, num) <= LATE
+
+
+def late_share(speed: Speed, mix: Mix, rate: float, ttft_s: float, num_workers: float = 1.0) -> float:
+    """Share of longer TTFTs at this rate of requests to each of some workers; 1 beyond their limits."""
+    running = num_running(speed, mix, rate)
+    if math.isinf(running) or running > MOST_RUNNING * speed.max_running:
+        return 1.0
+    prompt_s = mix.prompt_tokens * (speed.token_s + running * speed.seq_s)
+    left_s = ttft_s - speed.start_s - running * speed.start_seq_s
+    if left_s < 0.0 or rate * prompt_s >= MOST_BUSY:
+        return 1.0
+    if not prompt_s:
+        return 0.0
+    return _beyond(left_s / prompt_s, rate * prompt_s, max(OPEN * num_workers, 1.0), mix.spread)
+
+
+def _beyond(times: float, busy: float, num: float, spread: float) -> float:
+    """Chance that a prompt is computed later than so many times its mean, in a queue with `num` servers."""
+    waits = busy ** (math.sqrt(2.0 * (num + 1.0)) - 1.0)
+    wait = (1.0 + spread) / 2.0 / (num * (1.0 - busy))  # of those that wait
+    sigma = math.sqrt(math.log1p(spread))
+    late = 0.0
+    for point in POINTS:
+        left = times - math.exp(sigma * point - sigma * sigma / 2.0)
+        late += waits * math.exp(-left / wait) if left > 0.0 else 1.0
+    return late / len(POINTS)

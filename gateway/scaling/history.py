@@ -16,8 +16,9 @@ class Counts(NamedTuple):
     output_tokens    of the answers, by their length lately
     in_time, late    first tokens within the TTFT objective, and after it
     unserved         requests that no worker got: none was up, or the queue rejected them
-    num_running      as workers reported it at each round
+    num_running, num_waiting   as workers reported them at each round
     kv_usage         of their caches at the same time, as shares of one
+    prompt_squares   prompt tokens that were computed, squared for each prompt
     """
 
     requests: float = 0.0
@@ -29,6 +30,8 @@ class Counts(NamedTuple):
     num_running: float = 0.0
     kv_usage: float = 0.0
     handed_tokens: float = 0.0
+    num_waiting: float = 0.0
+    prompt_squares: float = 0.0
 
     @property
     def num_running_of_cache(self) -> float:

@@ -33,6 +33,9 @@ ACTIVE_S = 60.0
 RUNS_AT_ONCE, SLICES_PER_ROUND = 500, 20
 """Runs of the index that are looked at without a break, and how often in one round."""
 
+MOST_SPREAD = 100.0
+"""Bound of the relative variance of prompts: of a few requests it may be anything."""
+
 Queued = Callable[[], Mapping[str, tuple[int, int]]]
 """Requests and prompt tokens that wait in the gateway, by model name."""
 
@@ -48,6 +51,9 @@ class _Group:
     mix: Mix | None = None
     speed: Speed = TYPICAL
     active_until_s: float = -1.0
+    num_up: int = 0
+    joined_s: float = -math.inf
+    """Time of the last join."""
     advice: Advice | None = None
     listeners: list[Callable[[], None]] = field(default_factory=list)
 
@@ -199,10 +205,14 @@ class Planner:
             counts = self._last[worker] = self._counted(worker)
             more = counts.minus(last.get(worker, Counts()))
             output = more.requests * member.speed.answer_tokens
-            running, used = member.reported.num_running, member.reported.kv_usage
-            its.counts = its.counts.plus(
-                more._replace(output_tokens=output, num_running=running, kv_usage=used)
+            reported = member.reported
+            more = more._replace(
+                output_tokens=output,
+                num_running=reported.num_running,
+                num_waiting=reported.num_waiting,
+                kv_usage=reported.kv_usage,
             )
+            its.counts = its.counts.plus(more)
 
     def _counted(self, worker: WorkerId) -> Counts:
         """Sums of one worker since it joined."""
@@ -210,7 +220,8 @@ class Planner:
         in_time, late = split_at(counted.ttft_s, self._objectives.ttft_s)
         booked = self._sources.ledger.here(worker).booked_tokens
         prompt_tokens = self._sources.speeds.num_computed(worker) + booked
-        return Counts(counted.num_requests, prompt_tokens, 0.0, in_time, late)
+        squares = self._sources.speeds.computed_squares(worker)
+        return Counts(counted.num_requests, prompt_tokens, 0.0, in_time, late, prompt_squares=squares)
 
     def _of_models(self) -> dict[str, Counts]:
         """Sums of each model since the last round."""
@@ -230,19 +241,25 @@ class Planner:
         group.history.add(group.counts, now)
         group.counts = Counts()
         past = group.history.window(KEPT_S)
-        if requests := past.counts.requests:
-            group.mix = Mix(past.counts.prompt_tokens / requests, past.counts.output_tokens / requests)
+        group.mix = mix_of(past.counts) or group.mix
         workers = [self._state(member) for member in group.members]
         if workers:
             group.speed = mean_speed(workers, past.counts.num_running_of_cache)
         if queued[0] or model.requests or any(each.num_in_flight for each in workers):
             group.active_until_s = now + ACTIVE_S
+        num_up = sum(each.is_open for each in workers)
+        if num_up > group.num_up:
+            group.joined_s = now
+        group.num_up = num_up
         windows = group.history.window(BURST_S), group.history.window(MINUTE_S), past
-        state = GroupState(key.model, key.role, workers, *windows, group.mix, group.speed, *queued)
+        is_settled = now - group.joined_s >= MINUTE_S
+        state = GroupState(
+            key.model, key.role, workers, *windows, group.mix, group.speed, *queued, is_settled
+        )
         advice = advise(state, self._objectives)
         needed = max(advice.needed, 1.0) if queued[0] or model.unserved else advice.needed
         num_kept = advice.num_up if self._is_alone else 0
-        level = group.stabilizer.update(needed, num_kept, now, self._hold_s)
+        level = group.stabilizer.update(needed, num_kept, now, self._hold_s, advice.lasting)
         is_active = now < group.active_until_s
         advice = replace(advice, level=level, is_active=is_active, cold_start_s=group.cold_start.seconds)
         group.cold_start.look(advice.num_desired, advice.num_up, now)
@@ -313,6 +330,16 @@ class Planner:
             others = [each.active_until_s for known, each in self._groups.items() if known.model == key.model]
             group = self._groups[key] = _Group(active_until_s=max(others, default=-1.0))
         return group
+
+
+def mix_of(counts: Counts) -> Mix | None:
+    """The mean request of some traffic; None without requests."""
+    num = counts.requests
+    if not num:
+        return None
+    prompt_tokens = counts.prompt_tokens / num
+    spread = counts.prompt_squares / num / prompt_tokens**2 - 1.0 if prompt_tokens else 0.0
+    return Mix(prompt_tokens, counts.output_tokens / num, min(max(spread, 0.0), MOST_SPREAD))
 
 
 def split_at(ttft_s: Histogram, objective_s: float) -> tuple[float, float]:

@@ -1,13 +1,14 @@
 """Advice from the state of a group."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from gateway.core.speed import Speed
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.advice import DRAIN_S, GroupState, WorkerState, advise, mean_speed
-from gateway.scaling.capacity import Mix, Objectives, sustainable_rate
+from gateway.scaling.advice import DRAIN_S, MOST_STEP, GroupState, WorkerState, advise, mean_speed
+from gateway.scaling.capacity import Mix, Objectives, sustainable_rate, workers_needed
 from gateway.scaling.history import Counts, TrafficWindow
 
 SPEED = Speed(start_s=0.02, token_s=1e-4, step_s=0.02, step_seq_s=1e-4, harm_s=1e-4)
@@ -45,9 +46,11 @@ def state(
 
 def test_workers_needed_are_demand_over_what_one_can_serve() -> None:
     found = advise(state(worker("a"), worker("b"), burst=3 * RATE, minute=3 * RATE), IN_TIME)
-    assert found.needed == pytest.approx(3.0)
-    assert found.utilization == pytest.approx(1.5)
-    assert found.low < 3.0 < found.high
+    needed = workers_needed(SPEED, MIX, IN_TIME, 3 * RATE)
+    assert found.needed == pytest.approx(needed) and 2.0 < needed <= 3.0
+    assert found.utilization == pytest.approx(needed / 2)
+    assert found.worker_requests_per_s == pytest.approx(3 * RATE / needed)
+    assert found.low < needed < found.high
     assert found.attainment == 0.9 and found.is_reachable
 
 
@@ -67,8 +70,30 @@ def test_burst_of_few_requests_is_noise() -> None:
 def test_what_waits_needs_workers_until_it_is_computed() -> None:
     steady = advise(state(worker("a"), minute=RATE), IN_TIME)
     behind = advise(state(worker("a", booked_tokens=301_000), minute=RATE), IN_TIME)
+    assert behind.lasting == pytest.approx(steady.needed)
     assert behind.needed - steady.needed == pytest.approx(300_000 * 1e-4 / DRAIN_S)
     assert behind.backlog_tokens == 301_000 and behind.backlog_s == pytest.approx(30.1)
+
+
+def _late(*, late: float, waiting: float, is_settled: bool = True) -> GroupState:
+    """A small demand at four workers, with so many late ones among twenty first tokens."""
+    found = state(*map(worker, "abcd"), minute=RATE)
+    counts = Counts(in_time=20 - late, late=late, num_running=60.0, num_waiting=waiting)
+    return replace(found, burst=TrafficWindow(15.0, counts), is_settled=is_settled)
+
+
+def test_fleet_that_is_late_while_requests_wait_in_engines_is_too_small() -> None:
+    assert advise(_late(late=6, waiting=12), IN_TIME).needed == pytest.approx(4 * 1.2)
+    assert advise(_late(late=6, waiting=600), IN_TIME).needed == pytest.approx(4 * (1 + MOST_STEP))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [_late(late=4, waiting=12), _late(late=6, waiting=12, is_settled=False), _late(late=6, waiting=5)],
+    ids=["in_time", "joined", "no_queue"],
+)
+def test_fleet_that_is_in_time_or_has_just_grown_has_shown_nothing(seen: GroupState) -> None:
+    assert advise(seen, IN_TIME).needed < 2.0
 
 
 def test_ttft_is_that_at_the_end_of_the_queue() -> None:

@@ -1,23 +1,27 @@
 """The rate that one worker can serve in time."""
 
+import heapq
 import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.speed import TYPICAL, Speed
 from gateway.scaling.capacity import (
     LATE,
+    OPEN,
     Mix,
     Objectives,
     itl_p90_s,
+    late_share,
     meets,
     num_running,
     reachable,
     sustainable_rate,
     ttft_p90_s,
+    workers_needed,
 )
 
 FAST = Speed(start_s=0.02, token_s=1e-4, step_s=0.02, step_seq_s=1e-4, harm_s=1e-4)
@@ -34,7 +38,9 @@ speeds = st.builds(
     start_seq_s=st.floats(0.0, 1e-3),
     max_running=st.one_of(st.just(math.inf), st.floats(1, 512)),
 )
-mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3)).filter(lambda mix: sum(mix) > 1.0)
+mixes = st.builds(Mix, st.floats(0.0, 1e5), st.floats(0.0, 5e3), st.floats(0.0, 20.0)).filter(
+    lambda mix: sum(mix[:2]) > 1.0
+)
 
 
 def test_rate_is_limited_by_prompts_of_a_prefill_worker() -> None:
@@ -125,3 +131,60 @@ def test_itl_is_that_of_simulated_answers(share: float, rate: float) -> None:
         found.append(step_s + held_s / MIX.output_tokens)
     simulated_s = sorted(found)[int(0.9 * len(found))]
     assert itl_p90_s(speed, MIX, rate, share) == pytest.approx(simulated_s, rel=0.06)
+
+
+def test_several_workers_serve_more_each_than_one_alone() -> None:
+    objectives = Objectives(0.5)
+    alone = sustainable_rate(FAST, MIX, objectives)
+    each = [num * alone / workers_needed(FAST, MIX, objectives, num * alone) for num in (4, 16)]
+    assert 1.1 < each[0] < each[1]
+
+
+def test_prompts_that_differ_need_more_workers() -> None:
+    mixes = [Mix(1000.0, 200.0, spread) for spread in (0.1, 1.0, 2.0)]
+    needs = [workers_needed(FAST, mix, Objectives(0.4), 20.0) for mix in mixes]
+    assert needs == sorted(needs) and needs[0] < 0.9 * needs[-1]
+
+
+def test_without_requests_no_worker_is_needed() -> None:
+    assert workers_needed(FAST, MIX, Objectives(2.0), 0.0) == 0.0
+
+
+def test_itl_objective_needs_more_workers() -> None:
+    needs = [workers_needed(FAST, MIX, Objectives(5.0, itl_s), 20.0) for itl_s in (math.inf, 0.05, 0.03)]
+    assert needs == sorted(needs) and needs[0] < needs[-1]
+
+
+@given(
+    speeds, mixes, st.builds(Objectives, st.floats(0.05, 20.0), st.floats(0.005, 1.0)), st.floats(0.01, 1e3)
+)
+@settings(max_examples=50)
+def test_workers_that_are_needed_meet_the_objectives(
+    speed: Speed, mix: Mix, objectives: Objectives, rate: float
+) -> None:
+    num = workers_needed(speed, mix, objectives, rate)
+    objectives, more = reachable(speed, mix, objectives), 1.001 * num
+    assert late_share(speed, mix, rate / more, objectives.ttft_s, more) <= LATE + 1e-9
+    assert itl_p90_s(speed, mix, rate / more) <= objectives.itl_s * (1 + 1e-9)
+    twice, half = (workers_needed(speed, mix, objectives, times * rate) for times in (2.0, 0.5))
+    assert half <= num * (1 + 1e-6) <= twice * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("num", [1, 4])
+@pytest.mark.parametrize("busy", [0.4, 0.7])
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_late_share_is_that_of_a_simulated_queue(num: int, busy: float, spread: float) -> None:
+    """Prompts of random length at random times, each at the server that is free first, as the oracle of the
+    formula."""
+    rng, mix = random.Random(7), Mix(1000.0, 0.0, spread)
+    prompt_s, sigma = 1000.0 * FAST.token_s, math.sqrt(math.log1p(spread))
+    rate, now, free_s = busy / prompt_s, 0.0, [0.0] * num
+    found = []
+    for _ in range(60_000):
+        now += rng.expovariate(rate * num)
+        took_s = prompt_s * rng.lognormvariate(-sigma * sigma / 2, sigma)
+        end_s = max(now, free_s[0]) + took_s
+        heapq.heapreplace(free_s, end_s)
+        found.append(end_s - now + FAST.start_s)
+    ttft_s = sorted(found)[int((1.0 - LATE) * len(found))]
+    assert late_share(FAST, mix, rate, ttft_s, num / OPEN) == pytest.approx(LATE, abs=0.03)

@@ -39,6 +39,21 @@ def test_keeps_the_level_while_peaks_come_back() -> None:
     assert set(_levels(needs)) == {5}
 
 
+def test_need_that_is_over_soon_raises_the_level_and_does_not_hold_it() -> None:
+    stabilizer = Stabilizer()
+    levels = [
+        stabilizer.update(9.0 if number == 1 else 4.0, 0, number * ROUND_S, HOLD_S, 4.0)
+        for number in range(100)
+    ]
+    assert levels[1] == levels[60] == 9.0 and levels[61] == pytest.approx(4.0 * SPARE)
+
+
+def test_level_does_not_fall_below_what_waits_now() -> None:
+    stabilizer = Stabilizer()
+    levels = [stabilizer.update(9.0, 0, number * ROUND_S, HOLD_S, 1.0) for number in range(200)]
+    assert set(levels) == {9.0}
+
+
 def test_falls_to_zero_without_a_need() -> None:
     assert _levels([1.0] + [0.0] * 60)[-1] == 0
 
@@ -68,3 +83,26 @@ def test_never_below_the_need_and_falls_are_rare(needs: list[float]) -> None:
     for fall in falls:
         window = needs[fall + 1 - int(HOLD_S / ROUND_S) : fall + 1]
         assert levels[fall] == math.ceil(max(window) * SPARE - 1e-9)
+
+
+@given(
+    st.floats(0.2, 200.0),
+    st.lists(st.floats(1.0, SPARE), min_size=100, max_size=400),
+    st.integers(0, 300),
+)
+def test_noise_of_a_tenth_never_makes_the_number_rise_after_it_fell(
+    least: float, noise: list[float], num_kept: int
+) -> None:
+    levels = _levels([least * more for more in noise], num_kept)
+    pairs = list(zip(levels, levels[1:], strict=False))
+    rises = [number for number, (one, other) in enumerate(pairs) if other > one]
+    falls = [number for number, (one, other) in enumerate(pairs) if other < one]
+    assert not rises or not falls or max(rises) < min(falls)
+
+
+@given(st.floats(0.0, 100.0), st.floats(0.0, 100.0), st.integers(0, 200), st.integers(0, 20))
+def test_step_is_followed_in_the_round_that_sees_it(
+    before: float, after: float, num_before: int, num_kept: int
+) -> None:
+    levels = _levels([before] * num_before + [after], num_kept)
+    assert levels[-1] >= math.ceil(after - 1e-9)
