@@ -195,6 +195,8 @@ class ModelQueues:
         """Queue a request; one without a prompt waits for its model's first worker. Raises TooManyRequests if
         the queue is full or its SLO cannot be met, and NoWorker for a model at zero."""
         model, now = request.model, self._loop.time()
+        if ticket.entry is not None:  # no worker was left while its prompt was made
+            self.leave(request, ticket.entry)
         known = self.models.get(model)
         if known is None:
             known = self.models[model] = ModelQueue(self._max_queued)
@@ -341,15 +343,24 @@ class ModelQueues:
             if self.zero.is_at_zero(model):
                 return True
             self._zero_ends(known, model, known.zero_since_s)
-        if len(known.preparing) >= MAX_PREPARING:
-            return True
         try:
-            return self._is_saturated(model)
+            return self._is_saturated(model) or not self._has_room_beside(known, model)
         except GatewayError as error:
             if not self.zero.holds(model, error):
                 return False  # its workers are gone: the decision will report it
             self._zero_begins(known, model, self._loop.time())
             return True
+
+    def _has_room_beside(self, known: ModelQueue, model: str) -> bool:
+        """True if workers have room for one more than those that are being prepared and not booked yet."""
+        num = len(known.preparing)
+        if not 0 < num < MAX_PREPARING:
+            return num == 0
+        for each in self._fleet.eligible(model):
+            num -= self._release_rule.num_free(self._ledger.load(each.member.worker.id))
+            if num < 0:
+                return True
+        return False
 
     def _release(self, known: ModelQueue, queued: QueueEntry) -> None:
         """Send a request that has left the queue, once it has a prompt."""
@@ -370,11 +381,10 @@ class ModelQueues:
         self._go(queued, prompt)
 
     def _prepared(self, known: ModelQueue, queued: QueuedRequest) -> None:
-        if len(known.preparing) >= MAX_PREPARING:
-            self._soon()
         known.preparing.discard(queued)
         if ticket := queued.waiter.ticket:
             ticket.entry = None
+        self._soon()
 
     def _go(self, queued: QueuedRequest, prompt: Prompt | None) -> None:
         try:

@@ -8,11 +8,15 @@
 A worker with nothing in flight always takes a request, so that none waits without a cause.
 """
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
 from gateway.core.ledger import Load
 from gateway.core.speed import Speed
 from gateway.core.worker import FULL_KV, ReportedLoad
+
+UNLIMITED: Final = 2**31
 
 
 @mypyc_attr(acyclic=True)
@@ -30,6 +34,10 @@ class Saturation:
     @property
     def is_on(self) -> bool:
         return bool(self.above_ttft_s or self.max_in_flight)
+
+    def num_free(self, load: Load) -> int:
+        """Requests that may still be sent to a worker, where their number is limited."""
+        return max(self.max_in_flight - load.num_in_flight, 0) if self.max_in_flight else UNLIMITED
 
     def is_full(self, load: Load, speed: Speed, reported: ReportedLoad) -> bool:
         num = load.num_in_flight

@@ -130,6 +130,34 @@ def test_prompts_are_made_for_some_at_a_time() -> None:
     assert world.queues.models["m"].preparing == set()
 
 
+def test_prompts_are_made_for_as_many_as_workers_have_room_for() -> None:
+    world = GateWorld(Saturation(max_in_flight=2), zero={})
+    asked = [world.ask() for _ in range(5)]
+    for each in asked:
+        each.is_slow = True
+    world.join("a:1")
+    world.loop.advance(LOOK_S)
+    assert [each.events for each in asked] == [["prepared"]] * 2 + [[]] * 3
+    asked[0].then(None)
+    world.loop.advance(LOOK_S)
+    assert asked[2].events == [], "one is in flight, and one is being prepared"
+    world.end(asked[0])
+    assert [each.events for each in asked[2:]] == [["prepared"], [], []]
+
+
+def test_request_that_loses_its_worker_while_its_prompt_is_made_waits_again() -> None:
+    world = at_zero()
+    asked = world.ask()
+    asked.is_slow = True
+    world.join("a:1")
+    world.loop.advance(LOOK_S)
+    world.fleet.remove(WorkerId("a:1"))
+    assert world.gate.hold(asked, asked.request, NoWorker("its worker is gone"))
+    assert world.queues.models["m"].preparing == set() and world.num_waiting() == 1
+    world.end(asked)
+    assert world.is_clean()
+
+
 def test_time_over_is_503_with_the_time_until_a_worker_is_expected() -> None:
     world = at_zero(ttft_objective_s=3.0)
     asked = world.ask()
