@@ -124,6 +124,8 @@ def test_prompts_are_made_for_some_at_a_time() -> None:
     asked[1].then(None)
     world.loop.advance(LOOK_S)
     assert asked[1].events == ["prepared", "routed"]
+    assert [each.events for each in asked[-2:]] == [["prepared"], []], "its worker has room for one"
+    world.end(asked[1])
     assert asked[-1].events == ["prepared"] and world.num_waiting() == 0
     for each in asked[2:]:
         each.then(None)
@@ -151,7 +153,7 @@ def test_request_that_loses_its_worker_while_its_prompt_is_made_waits_again() ->
     asked.is_slow = True
     world.join("a:1")
     world.loop.advance(LOOK_S)
-    world.fleet.remove(WorkerId("a:1"))
+    world.fleet.drop(WorkerId("a:1"))
     assert world.gate.hold(asked, asked.request, NoWorker("its worker is gone"))
     assert world.queues.models["m"].preparing == set() and world.num_waiting() == 1
     world.end(asked)
