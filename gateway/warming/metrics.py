@@ -12,9 +12,9 @@ from gateway.warming.hot_prefixes import HotPrefixes
 
 REQUESTS = counter(
     "kvgate_warming_requests_total",
-    "Prefixes sent to joining workers, by outcome: done, cancelled (a client's request needed the worker) or "
-    "failed. No other metric counts them.",
-    "outcome",
+    "Prefixes sent to joining workers, by result: done, cancelled (a client's request needed the worker) or "
+    "failed. No other metric counts such requests.",
+    "result",
 )
 TOKENS = counter(
     "kvgate_warming_tokens_total", "Tokens of prefixes that joining workers lacked and have computed."
@@ -22,8 +22,8 @@ TOKENS = counter(
 SECONDS = counter("kvgate_warming_seconds_total", "Seconds in which joining workers were computing prefixes.")
 SKIPPED = counter(
     "kvgate_warming_skipped_total",
-    "Joins of workers that were sent no prefix, by reason: no_prefixes (none is shared, or worth it), "
-    "cache_size_unknown, no_token_ids (the engine takes none) or role (it computes no prompts of its own).",
+    "Joins of workers that were sent no prefix, by reason: no_prefixes (none worth sending), "
+    "cache_size_unknown, no_token_ids (the engine takes none) or role (a decode worker).",
     "reason",
 )
 KEPT = gauge(

@@ -38,10 +38,10 @@ async def joins(bench: Bench, script: Callable[[Call], Awaitable[None]]) -> Fake
     return worker
 
 
-async def outcomes(bench: Bench) -> dict[str, float]:
+async def results(bench: Bench) -> dict[str, float]:
     page = await bench.gateway.metrics()
     return {
-        name.split('"')[1]: value for name, value in page.items() if name.startswith(f"{REQUESTS}{{outcome")
+        name.split('"')[1]: value for name, value in page.items() if name.startswith(f"{REQUESTS}{{result")
     }
 
 
@@ -72,7 +72,7 @@ async def test_what_is_sent_is_the_shared_part_with_its_salt_and_nothing_is_coun
         assert body["priority"] == 2**31 - 1
         await bench.gateway.logged("warmed: 1 prefixes, 320 tokens of 320")
         assert await bench.gateway.total("kvgate_requests_total") == num_requests
-        assert await outcomes(bench) == {"done": 1.0}
+        assert await results(bench) == {"done": 1.0}
         await stays(lambda: len(worker.prefixes) == 1, 1.0, "it is sent once")
         log = "\n".join(bench.gateway.log)
         assert "secret" not in log
@@ -88,7 +88,7 @@ async def test_worker_that_refuses_or_dies_is_sent_no_more(
         worker = await joins(bench, script)
         await bench.gateway.logged(f"warmed: 0 prefixes, 0 tokens of 320 .*no more are sent, since it {why}")
         await stays(lambda: len(worker.prefixes) == 1, 1.0, "it is sent no other")
-        assert await outcomes(bench) == {"failed": 1.0}
+        assert await results(bench) == {"failed": 1.0}
         assert len([line for line in bench.gateway.log if "kvgate.warming" in line]) == 1
 
 
@@ -109,7 +109,7 @@ async def test_prefix_is_load_and_gives_way_to_a_clients_request() -> None:
         assert answer.status == 200
 
         async def is_counted() -> bool:
-            return (await outcomes(bench)).get("cancelled", 0.0) >= 1.0
+            return (await results(bench)).get("cancelled", 0.0) >= 1.0
 
         await until(is_counted, "it is counted")
         await bench.gateway.admin("POST", f"/admin/workers/{worker.id}/drain")

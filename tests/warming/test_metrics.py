@@ -4,7 +4,7 @@ from gateway.warming.hot_prefixes import HotPrefixes
 from gateway.warming.metrics import WarmingCollector, WarmingCounts
 
 
-def test_counts_are_shown_by_outcome_and_reason() -> None:
+def test_counts_are_shown_by_result_and_reason() -> None:
     counts = WarmingCounts(tokens=320, seconds=1.5)
     counts.requests["done"] += 2
     counts.skipped["role"] += 1
