@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kube
 
 TOO_NEW = {
     ("workers", "service"): "workers.service needs Kubernetes 1.21",
-    ("service", "internalTrafficPolicy"): 'unknown field "internalTrafficPolicy"',
+    ("service", "internalTrafficPolicy"): "service.internalTrafficPolicy needs Kubernetes 1.21",
 }
 """Values that the API server of the tests is too old for, with the words of Helm's refusal."""
 CHANGE = {"changed": "yes"}
