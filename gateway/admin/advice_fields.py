@@ -28,7 +28,7 @@ class GroupAdviceView(View):
     role: A[str, "`prefill`, `decode` or `both`"]
     workers: A[int, MAX, "workers that accept requests"]
     is_idle: A[bool, "no request came in the last minute, and none waits or runs"]
-    desired_workers: A[float, SUM, "workers that meet the objective, smoothed; round it up"]
+    desired_workers: A[float, SUM, "workers that meet the objectives, smoothed; round it up"]
     needed_workers: A[float, SUM, "the same for the last minute, not smoothed"]
     needed_low: A[float, SUM, "lower end of an interval of 90 %"]
     needed_high: A[float, SUM, "upper end of it"]
@@ -43,7 +43,7 @@ class GroupAdviceView(View):
     queued_requests: A[int, SUM, "requests that wait in the gateway"]
     demand: A[DemandView, "load of the requests that arrive"]
     worker_capacity: A[
-        WorkerCapacityView, "load of such requests that one worker serves within the objective"
+        WorkerCapacityView, "load of such requests that one worker serves within the objectives"
     ]
     cold_start_s: A[float | None, MEAN, "time from needing a worker to its join; null: not seen yet"]
     remove: A[list[RemovalView], "workers by the cost of removing them, the cheapest first"]

@@ -24,7 +24,8 @@ class ScalingSection(Section, frozen=True):
     ttft_objective_s: Annotated[
         float,
         option(
-            "TTFT objective for 90 % of the requests; the advised numbers of workers are those that meet it.",
+            "TTFT objective for 90 % of the requests; advised numbers of workers meet it and the ITL "
+            "objective.",
             "seconds",
             gt=0,
             is_rare=True,

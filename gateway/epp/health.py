@@ -1,7 +1,8 @@
 """grpc.health.v1 of the picker: what gateways and charts probe.
 
     ""  and  liveness                                  the process answers
-    readiness, inference-extension, ext_proc's name    a worker is up, and the gateway is not draining
+    readiness, inference-extension, ext_proc's name    a worker is up, or may be waited for, and the
+                                                       gateway is not draining
     any other                                          NOT_FOUND
 
 A draining gateway is not ready and goes on serving its streams.

@@ -16,7 +16,7 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
     (
         gauge(
             "kvgate_scaling_desired_workers",
-            "Workers that would serve this gateway's requests within the TTFT objective, steadied: rises at "
+            "Workers that would serve this gateway's requests within the objectives, steadied: rises at "
             "once, falls after scaling.down_after_s. Not rounded, so that gateways can be added up.",
             *OF,
             merge=Merge.SUM,
@@ -26,7 +26,7 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
     (
         gauge(
             "kvgate_scaling_needed_workers",
-            "Workers that would serve this gateway's requests of the last minute within the TTFT objective.",
+            "Workers that would serve this gateway's requests of the last minute within the objectives.",
             *OF,
             merge=Merge.SUM,
         ),
@@ -74,6 +74,52 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
         ),
         lambda a: a.attainment,
     ),
+    (
+        gauge(
+            "kvgate_scaling_needed_low_workers",
+            "Lower end of an interval of 90 % around kvgate_scaling_needed_workers.",
+            *OF,
+            merge=Merge.SUM,
+        ),
+        lambda a: a.low,
+    ),
+    (
+        gauge(
+            "kvgate_scaling_needed_high_workers",
+            "Upper end of an interval of 90 % around kvgate_scaling_needed_workers.",
+            *OF,
+            merge=Merge.SUM,
+        ),
+        lambda a: a.high,
+    ),
+    (
+        gauge(
+            "kvgate_scaling_cold_start_seconds",
+            "Seconds from the need of a worker until one joins, median of the latest; absent before the first.",
+            *OF,
+        ),
+        lambda a: a.cold_start_s,
+    ),
+)
+
+_DEMAND = gauge(
+    "kvgate_scaling_demand_tokens_per_second",
+    "Prompt tokens to compute, and output tokens, that this gateway's requests ask for, by kind.",
+    *OF,
+    "kind",
+    merge=Merge.SUM,
+)
+_CAPACITY = gauge(
+    "kvgate_scaling_worker_capacity_tokens_per_second",
+    "Tokens of such requests that one worker serves within the objectives, by kind.",
+    *OF,
+    "kind",
+)
+_REMOVAL = gauge(
+    "kvgate_scaling_removal_cost_tokens",
+    "Tokens that no other worker has cached: the cost of losing this one. Absent where that is not known.",
+    *OF,
+    "worker",
 )
 
 _SHARE = gauge(
@@ -89,7 +135,7 @@ _SPLIT = gauge(
     *OF,
 )
 
-METRICS = (*(spec for spec, _ in _GAUGES), _SHARE, _SPLIT)
+METRICS = (*(spec for spec, _ in _GAUGES), _DEMAND, _CAPACITY, _REMOVAL, _SHARE, _SPLIT)
 
 
 class ScalingCollector(Collector):
@@ -103,6 +149,14 @@ class ScalingCollector(Collector):
         for spec, read in _GAUGES:
             rows = [((each.model, each.role.value), read(each)) for each in advices]
             yield spec.family((key, value) for key, value in rows if value is not None)
+        yield _DEMAND.family(_tokens(advices, lambda each: each.requests_per_s))
+        yield _CAPACITY.family(_tokens(advices, lambda each: each.worker_requests_per_s))
+        yield _REMOVAL.family(
+            ((each.model, each.role.value, cost.worker), float(cost.unique_cached_tokens))
+            for each in advices
+            for cost in each.removals
+            if cost.unique_cached_tokens is not None
+        )
         splits = self._splits()
         yield _SHARE.family(((each.model,), each.share) for each in splits)
         yield _SPLIT.family(
@@ -111,3 +165,12 @@ class ScalingCollector(Collector):
             if each.workers is not None
             for role, num in zip((Role.PREFILL, Role.DECODE), each.workers, strict=True)
         )
+
+
+def _tokens(
+    advices: Sequence[Advice], rate: Callable[[Advice], float]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Rows of tokens per second by kind, at a rate of requests per second."""
+    for each in advices:
+        for kind, num in (("prompt", each.mix.prompt_tokens), ("output", each.mix.output_tokens)):
+            yield (each.model, each.role.value, kind), rate(each) * num

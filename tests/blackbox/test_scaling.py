@@ -17,11 +17,13 @@ FLAGS = ("--queue-above-in-flight", "1", "--trust-headers-from", "127.0.0.1")
 
 
 async def test_requests_at_zero_workers_start_the_fleet_and_are_answered_by_priority() -> None:
-    port = free_port()
+    port, health = free_port(), free_port()
+    picker = ("--epp-port", str(free_port()), "--epp-health-port", str(health))
     async with (
-        cluster(BY_LABEL, "--scaling-port", str(port), *FLAGS) as kube,
+        cluster(BY_LABEL, "--scaling-port", str(port), *picker, *FLAGS) as kube,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
+        assert await is_serving(health, "readiness"), "a gateway in front would send it nothing"
         reference = pb.ScaledObjectRef(name="vllm", namespace="llm", scalerMetadata={"model": MODEL})
         asked = pb.GetMetricsRequest(scaledObjectRef=reference, metricName="kvgate-replicas")
         active = channel.unary_stream(
@@ -67,3 +69,13 @@ def priority_header(priority: int) -> tuple[bytes, bytes]:
 async def num_waiting(kube: Cluster, num: int) -> bool:
     queues = (await kube.bench.gateway.admin("GET", "/admin/admission")).json["queues"]
     return any(each["queued_requests"] == num and each["zero_for_s"] >= 0 for each in queues)
+
+
+async def is_serving(port: int, service: str) -> bool:
+    """Ask the picker's health port, as Envoy and charts do."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        asked = b"\x0a" + bytes([len(service)]) + service.encode()
+        return (
+            await channel.unary_unary("/grpc.health.v1.Health/Check")(asked, wait_for_ready=True)
+            == b"\x08\x01"
+        )

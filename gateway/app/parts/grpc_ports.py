@@ -155,6 +155,9 @@ class GrpcPortsPart(Component):
         )
 
     def _is_ready(self) -> bool:
+        gate = self._dispatch.context.gate
+        if gate is not None and gate.is_holding:  # requests that start a fleet of zero must come through
+            return not self._api.is_stopping
         try:
             ready(self._dispatch.context.router.fleet, None, is_stopping=self._api.is_stopping)
         except GatewayError:

@@ -13,7 +13,7 @@ import math
 from typing import Final, Protocol
 
 from gateway.config import Config
-from gateway.core.errors import GatewayError, NoWorker, UnknownModel
+from gateway.core.errors import MAX_RETRY_AFTER_S, GatewayError, NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.pd_pairs import misfit
 from gateway.tenancy.admission.saturation import Saturation
@@ -83,18 +83,26 @@ class ZeroRule:
 
     def until_worker_s(self, model: str) -> float:
         """Seconds until a worker is expected: by the last starts, and at least the TTFT objective."""
+        return max(self._known_left_s(model), self.objective_s)
+
+    def _known_left_s(self, model: str) -> float:
+        """Seconds that a start of the learnt length still takes; 0 if none is known, or it takes longer."""
         left_s = self._outlook.until_worker_s(model) if self._outlook is not None else None
-        return max(left_s or 0.0, self.objective_s)
+        return left_s or 0.0
 
     def full(self, model: str) -> NoWorker:
         what = f"no worker for '{model}' is up, and no more requests may wait for one"
         return self._refusal(what, model)
 
     def expired(self, model: str, waited_s: float) -> NoWorker:
-        return self._refusal(f"no worker for '{model}' came up within {waited_s:.3g} s", model)
+        """Refusal of a request that waited and got no worker. Where the start takes longer than known, a retry comes after as long
+        again, at most MAX_RETRY_AFTER_S."""
+        what = f"no worker for '{model}' came up within {waited_s:.3g} s"
+        is_known = self._known_left_s(model) > 0.0
+        return self._refusal(what, model, 0.0 if is_known else min(waited_s, MAX_RETRY_AFTER_S))
 
-    def _refusal(self, what: str, model: str) -> NoWorker:
-        left_s = math.ceil(self.until_worker_s(model))
+    def _refusal(self, what: str, model: str, least_s: float = 0.0) -> NoWorker:
+        left_s = math.ceil(max(self.until_worker_s(model), least_s))
         return NoWorker(f"{what}; retry in about {left_s} s", retry_after_s=left_s)
 
 

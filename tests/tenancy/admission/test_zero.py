@@ -266,6 +266,17 @@ def test_clients_that_leave_give_their_place_back() -> None:
     assert world.is_clean() and world.queues.models["m"].preparing == set()
 
 
+def test_retry_after_a_start_that_takes_longer_than_known_is_as_long_again() -> None:
+    world = at_zero(zero_wait_s=40.0)
+    asked = world.ask()
+    world.loop.advance(40.1)
+    assert asked.error and asked.error.retry_after_s == 41
+    world = at_zero(zero_wait_s=300.0)
+    asked = world.ask()
+    world.loop.advance(300.1)
+    assert asked.error and asked.error.retry_after_s == 60
+
+
 def test_slo_is_the_longest_wait() -> None:
     world = at_zero()
     asked = world.ask(slo_ms=2000)

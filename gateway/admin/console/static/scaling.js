@@ -14,7 +14,7 @@ export function Scaling() {
     { id: "model", name: "Model", by: (g) => g.model, cell: (g) => html`<strong class="one" title=${g.model}>${g.model}</strong>` },
     { id: "role", name: "Role", by: (g) => g.role, cell: (g) => g.role },
     { id: "workers", name: "Workers", num: true, by: (g) => g.workers, cell: (g) => count(g.workers) },
-    { id: "desired", name: "Advised", num: true, about: "Workers that meet the TTFT objective: up at once, down after a while", by: (g) => g.desired_workers, cell: (g) => html`<strong>${count(Math.ceil(g.desired_workers - 1e-9) || 0)}</strong>` },
+    { id: "desired", name: "Advised", num: true, about: "Workers that meet the objectives: up at once, down after a while", by: (g) => g.desired_workers, cell: (g) => html`<strong>${count(Math.ceil(g.desired_workers - 1e-9) || 0)}</strong>` },
     { id: "needed", name: "Needed", num: true, about: "For the last minute, with an interval of 90 %", by: (g) => g.needed_workers, cell: (g) => html`${one(g.needed_workers)} <span class="muted">(${one(g.needed_low)} to ${one(g.needed_high)})</span>` },
     { id: "utilization", name: "Used", by: (g) => g.utilization, cell: (g) => html`<span class="meter"><${Bar} warns share=${g.utilization} label=${`utilization: ${percent(g.utilization)}`} />${percent(g.utilization)}</span>` },
     { id: "demand", name: "Requests/s", num: true, by: (g) => g.demand.requests_per_s, cell: (g) => html`${one(g.demand.requests_per_s)} <span class="muted">of ${one(g.worker_capacity.requests_per_s * g.workers)}</span>` },
@@ -23,7 +23,7 @@ export function Scaling() {
     { id: "attainment", name: "In time", num: true, about: "Share of the requests of five minutes that met the objective", by: (g) => g.slo_attainment, cell: (g) => (g.objective_is_reachable ? percent(g.slo_attainment, 1) : html`<span title="An idle worker takes longer">not reachable</span>`) },
     { id: "start", name: "Cold start", num: true, by: (g) => g.cold_start_s, cell: (g) => seconds(g.cold_start_s) },
   ];
-  return html`<${Head} title="Scaling" about="Workers that would meet the TTFT objective, by the traffic of the last minutes. kvgate advises; KEDA or an HPA acts." />
+  return html`<${Head} title="Scaling" about="Workers that would meet the objectives, by the traffic of the last minutes. kvgate advises; KEDA or an HPA acts." />
     <${Trouble} error=${advice.error} />
     <section class="panel" aria-label="Advice"><${Table} caption="Advice" columns=${columns} rows=${groups} keyOf=${(g) => g.id} height=${40} initial=${{ id: "utilization", down: true }} empty="No model is served yet." /></section>
     ${groups.filter((g) => g.remove.length > 1).map((g) => html`<${Removals} key=${g.id} group=${g} />`)}
