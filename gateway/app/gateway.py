@@ -88,8 +88,7 @@ class Gateway:
         that the first requests find workers; within `seconds`, for the replays of their events too."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, self.config.lifecycle.probe_timeout_s)):
-                await self.parts.sources.sources.have_looked()
-                await self.roster.first_look()
+                await self.parts.have_looked()
                 if seconds:
                     while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)

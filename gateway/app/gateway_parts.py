@@ -8,6 +8,8 @@ A new one is a class of its own (`component.py`), and a method here that names w
 endpoints of the admin API, its reload and its stop follow from the class.
 """
 
+import asyncio
+import contextlib
 from collections.abc import MutableSet
 from dataclasses import dataclass, field
 
@@ -224,7 +226,9 @@ class Parts(ComponentList):
 
     @Part
     def scaling(self) -> ScalingPart:
-        return ScalingPart(self.config, self.fleet, self.routing.router, lambda: self.requests.gate)
+        return ScalingPart(
+            self.config, self.fleet, self.routing.router, lambda: self.requests.gate, self.have_looked
+        )
 
     @Part
     def requests(self) -> RequestsPart:
@@ -311,6 +315,14 @@ class Parts(ComponentList):
             self.verification,
             self.prompts,
         )
+
+    async def have_looked(self) -> None:
+        """Wait until all sources have been looked up, and each worker that is known then has been probed
+        once or its probe has timed out."""
+        await self.sources.sources.have_looked()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.lifecycle.probe_timeout_s):
+                await self.roster.roster.first_look()
 
     def admin(self) -> web.Application:
         """Make the application of the admin port: the endpoints and metrics of all components."""

@@ -10,7 +10,7 @@ from gateway.server.http2.service import GrpcStream, Service, Services, StreamHa
 
 __all__ = ["Answer", "GrpcStream", "Service", "Services", "StreamHandler", "UnaryHandler", "unary"]
 
-OK, INVALID_ARGUMENT = 0, 3
+OK, INVALID_ARGUMENT, UNAVAILABLE = 0, 3, 14
 
 
 Answer = tuple[int, bytes]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from gateway.core.speed import TYPICAL, Speed
 from gateway.core.value import astuple
 from gateway.core.worker import Role, WorkerId
-from gateway.scaling.capacity import LATE, Mix, Objectives, reachable, sustainable_rate, workers_needed
+from gateway.scaling.capacity import LATE, Mix, Objectives, is_reachable, sustainable_rate, workers_needed
 from gateway.scaling.history import TrafficWindow
 
 DRAIN_S = 30.0
@@ -139,7 +139,7 @@ def advise(state: GroupState, objectives: Objectives) -> Advice:
         backlog_s=_seconds(backlog, workers),
         ttft_s=_ttft_s(state, workers, mix),
         attainment=state.past.attainment,
-        is_reachable=reachable(speed, mix, objectives) == objectives,
+        is_reachable=is_reachable(speed, mix, objectives),
         needed=needed,
         lasting=lasting,
         low=max(needed - spread, 0.0),

@@ -34,7 +34,11 @@ MOST_BUSY = 0.9
 MOST_RUNNING = 0.8
 """Share of the concurrency limit that runs on average: more would queue for answers to end."""
 UNREACHABLE = 2.0
-"""Where an idle worker misses an objective, so many times its time stands in for it."""
+"""Where an idle worker misses the TTFT objective, so many times its TTFT stands in for it."""
+ITL_ROOM = 1.25
+"""An ITL objective relative to an idle worker's ITL, at least."""
+LEAST_RATE = 1e-9
+"""Requests per second of a worker that is too slow for any, so that a number of workers is found."""
 
 OPEN = 0.5
 """Share of the workers that a request may go to as to a common queue. Fitted to the replay."""
@@ -106,12 +110,19 @@ def meets(speed: Speed, mix: Mix, rate: float, objectives: Objectives, share: fl
 
 
 def reachable(speed: Speed, mix: Mix, objectives: Objectives) -> Objectives:
-    """The objectives, with longer ones where not even an idle worker meets them."""
+    """The objectives, with longer ones where not even an idle worker meets them. An ITL objective leaves at
+    least `ITL_ROOM`: prompts delay answers, and a fleet that could compute none would have no size."""
     ttft_s, itl_s = ttft_p90_s(speed, mix, 0.0), itl_p90_s(speed, mix, 0.0)
     return Objectives(
         objectives.ttft_s if ttft_s < objectives.ttft_s else UNREACHABLE * ttft_s,
-        objectives.itl_s if itl_s < objectives.itl_s else UNREACHABLE * itl_s,
+        max(objectives.itl_s, ITL_ROOM * itl_s),
     )
+
+
+def is_reachable(speed: Speed, mix: Mix, objectives: Objectives) -> bool:
+    """True if an idle worker meets the objectives."""
+    is_soon = ttft_p90_s(speed, mix, 0.0) < objectives.ttft_s
+    return is_soon and itl_p90_s(speed, mix, 0.0) < objectives.itl_s
 
 
 def sustainable_rate(speed: Speed, mix: Mix, objectives: Objectives, steps: int = 30) -> float:
@@ -138,7 +149,7 @@ def workers_needed(speed: Speed, mix: Mix, objectives: Objectives, rate: float) 
     """Workers that serve this rate of requests within the objectives, or within those they can reach; a part
     of one for little."""
     reached = reachable(speed, mix, objectives)
-    low, high = 0.0, rate / sustainable_rate(speed, mix, objectives)
+    low, high = 0.0, rate / max(sustainable_rate(speed, mix, objectives), LEAST_RATE)
     while not _serve(high, speed, mix, reached, rate):
         low, high = high, 2.0 * high
     for _ in range(ROUNDS):

@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from gateway.core.worker import Role
-from gateway.epp.stream import INVALID_ARGUMENT, OK, Answer, GrpcStream, Service, unary
+from gateway.epp.stream import INVALID_ARGUMENT, OK, UNAVAILABLE, Answer, GrpcStream, Service, unary
 from gateway.proto.kvgate.v1 import external_scaler_pb2 as pb
 from gateway.scaling.groups import GroupKey
 from gateway.scaling.planner import Planner
@@ -29,6 +29,10 @@ ROLES = {role.value: role for role in Role}
 
 class BadReference(ValueError):
     """The trigger's metadata does not name a group; the text says what to write."""
+
+
+class NoAdvice(Exception):
+    """The gateway has just started, or was not asked about this group before."""
 
 
 def services_of(planner: Planner) -> Mapping[bytes, Service]:
@@ -86,6 +90,8 @@ def _answered(answer: Callable[[bytes], Any]) -> Callable[[bytes], Answer]:
             return OK, answer(message).SerializeToString()
         except (DecodeError, BadReference) as error:
             return INVALID_ARGUMENT, str(error).encode()
+        except NoAdvice as error:
+            return UNAVAILABLE, str(error).encode()
 
     return one
 
@@ -116,7 +122,9 @@ def _metric_spec(message: bytes) -> pb.GetMetricSpecResponse:
 def _metrics(planner: Planner, message: bytes) -> pb.GetMetricsResponse:
     asked = pb.GetMetricsRequest.FromString(message)
     advice = planner.advice(*_key(asked.scaledObjectRef))
-    num = advice.num_desired if advice else 0
+    if advice is None:  # an autoscaler without a number does nothing; with 0 it would remove the fleet
+        raise NoAdvice("there is no advice for this model and role yet; ask again in some seconds")
+    num = advice.num_desired
     value = pb.MetricValue(
         metricName=asked.metricName or METRIC, metricValue=num, metricValueFloat=float(num)
     )

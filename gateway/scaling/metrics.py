@@ -95,7 +95,7 @@ _GAUGES: Sequence[tuple[MetricSpec, Callable[[Advice], float | None]]] = (
     (
         gauge(
             "kvgate_scaling_cold_start_seconds",
-            "Seconds from the need of a worker until one joins, median of the latest; absent before the first.",
+            "Seconds from the need of a worker until one joins, median of the latest; absent before that.",
             *OF,
         ),
         lambda a: a.cold_start_s,

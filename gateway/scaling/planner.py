@@ -5,9 +5,10 @@ reported at once (`unserved`), so that an autoscaler hears within milliseconds t
 """
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gateway.core.fleet import Fleet, Member
@@ -25,6 +26,8 @@ from gateway.scaling.groups import MAX_GROUPS, GroupKey, ModelNames, key_of
 from gateway.scaling.history import KEPT_S, Counts, History
 from gateway.scaling.split import SplitAdvice, SplitState, WorkerSplit, advise_split
 from gateway.scaling.stabilizer import Stabilizer
+
+log = logging.getLogger("kvgate.scaling")
 
 ROUND_S = 5.0
 BURST_S, MINUTE_S = 15.0, 60.0
@@ -270,7 +273,9 @@ class Planner:
         found: dict[str, SplitAdvice] = {}
         for key, decode in self._groups.items():
             prefill = self._groups.get(GroupKey(key.model, Role.PREFILL))
-            if key.role is Role.DECODE and prefill and decode.history.window(KEPT_S).counts.requests:
+            if key.role is not Role.DECODE or prefill is None or not (prefill.advice and decode.advice):
+                continue  # a group that KEDA asked for during this round is advised in the next one
+            if decode.history.window(KEPT_S).counts.requests:
                 last = self._splits.get(key.model)
                 state = self._split_state(key.model, prefill, decode)
                 found[key.model] = advise_split(state, self._objectives, last.workers if last else None)
@@ -359,11 +364,16 @@ def _call(group: _Group) -> None:
         listener()
 
 
-async def keep_advised(planner: Planner) -> None:
-    """Advise every ROUND_S seconds, and count blocks in slices in between."""
+async def keep_advised(planner: Planner, looked: Callable[[], Awaitable[None]]) -> None:
+    """Advise every ROUND_S seconds, and count blocks in slices in between; not before the gateway has
+    `looked` for its workers once: a number without them would shrink the fleet."""
+    await looked()
     while True:
         await asyncio.sleep(ROUND_S)
-        planner.round()
+        try:
+            planner.round()
+        except Exception:  # noqa: BLE001  a bug in one round must not end the advice
+            log.exception("advice for autoscalers failed; they keep the last one until the next round")
         for _ in range(SLICES_PER_ROUND):
             await asyncio.sleep(0)
             if not planner.count_own_blocks():

@@ -118,7 +118,9 @@ class HotPrefixes:
         hashes = array("Q", blocks[: MAX_TOKENS // size])
         self.forget(now)
         path, at, children = list[Branch](), 0, self._spaces.get(space, {})
-        while at < len(hashes) and (branch := children.get(hashes[at])) is not None:
+        while at < len(hashes) and len(path) < MAX_BRANCHES:
+            if (branch := children.get(hashes[at])) is None:
+                break
             if (num := _num_common(branch.hashes, hashes, at)) < len(branch.hashes):
                 branch = self._split(branch, num)
             branch.weight = _decayed(branch.weight, now - branch.used_s) + 1.0

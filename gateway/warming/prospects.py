@@ -30,6 +30,8 @@ def prospects_of(
         held, end = depths.pop(worker, 0), 0
         for one in branch.path():
             begin, end = end, end + len(one.hashes)
+            if one in found:  # as another branch behind it has shown
+                continue
             holders = [busy(other) for other, depth in depths.items() if depth >= end]
             num_lacking = len(one.hashes) - min(max(held - begin, 0), len(one.hashes))
             reuse = predicted_reuse(one.per_minute(now), [each for each in holders if each is not None])

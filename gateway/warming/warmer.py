@@ -133,6 +133,10 @@ class Warmer:
             self._running[worker.id] = task
             task.add_done_callback(partial(self._ended, worker.id))
 
+    def is_current(self, worker: WorkerId) -> bool:
+        """True in the task that warms the process that runs now."""
+        return self._running.get(worker) is asyncio.current_task()
+
     def forget(self) -> None:
         """Forget old prefixes, and workers that have left."""
         fleet = self.sources.fleet
@@ -182,12 +186,13 @@ class _Warming:
         if self._next() is None:
             self._warmer.counts.skipped["no_prefixes"] += 1
             return
-        if self._sources.hold(self._worker.id, self._limits.hold_s):
+        if self._limits.hold_s and self._sources.hold(self._worker.id, self._limits.hold_s):
             self._held_until_s = self._clock() + self._limits.hold_s
         try:
             failure = await self._send_all()
         finally:
-            self._sources.warmed(self._worker.id, self._num_tokens / self._num_all)
+            if self._warmer.is_current(self._worker.id):  # else another process of it is being warmed
+                self._sources.warmed(self._worker.id, self._num_tokens / self._num_all)
         figures = self._num_sent, self._num_tokens, self._num_all, self._clock() - self._began_s
         text = "worker %s warmed: %d prefixes, %d tokens of %d in %.1f s%s"
         end = f"; no more are sent, since it {failure}" if failure else ""

@@ -42,7 +42,11 @@ async def test_requests_at_zero_workers_start_the_fleet_and_are_answered_by_prio
         )
 
         async def is_one_wanted() -> bool:
-            return (await values(asked)).metricValues[0].metricValue == 1
+            try:
+                return (await values(asked)).metricValues[0].metricValue == 1
+            except grpc.aio.AioRpcError as error:  # before the first advice, on which an HPA does nothing
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                return False
 
         await until(is_one_wanted, "a worker is advised")
         worker = await kube.worker("one")

@@ -14,6 +14,7 @@ from gateway.scaling.capacity import (
     OPEN,
     Mix,
     Objectives,
+    is_reachable,
     itl_p90_s,
     late_share,
     meets,
@@ -67,7 +68,7 @@ def test_idle_worker_does_not_wait() -> None:
 def test_objective_that_not_even_an_idle_worker_meets_is_replaced() -> None:
     long = Mix(100_000.0, 1.0)
     reached = reachable(FAST, long, Objectives(2.0, 0.01))
-    assert reached == pytest.approx((2 * (0.02 - math.log(LATE) * 10.0), 2 * 0.02))
+    assert reached == pytest.approx((2 * (0.02 - math.log(LATE) * 10.0), 1.25 * 0.02))
     assert sustainable_rate(FAST, long, Objectives(2.0, 0.01)) > 0.0
     assert reachable(FAST, MIX, Objectives(2.0, 0.05)) == (2.0, 0.05)
 
@@ -188,3 +189,24 @@ def test_late_share_is_that_of_a_simulated_queue(num: int, busy: float, spread: 
         found.append(end_s - now + FAST.start_s)
     ttft_s = sorted(found)[int((1.0 - LATE) * len(found))]
     assert late_share(FAST, mix, rate, ttft_s, num / OPEN) == pytest.approx(LATE, abs=0.03)
+
+
+def paced(start_s: float = 0.02, step_s: float = 0.02) -> Speed:
+    return Speed(start_s=start_s, token_s=1e-4, step_s=step_s, step_seq_s=1e-4, harm_s=1e-4)
+
+
+@pytest.mark.parametrize("step_s", [0.05, 0.08, 0.095, 0.0999, 0.09999999, 0.1, 0.101, 0.2])
+@pytest.mark.parametrize("output_tokens", [20.0, 200.0])
+def test_need_stays_moderate_where_an_idle_step_nears_the_objective(
+    step_s: float, output_tokens: float
+) -> None:
+    speed = paced(step_s=step_s)
+    needed = workers_needed(speed, Mix(2000.0, output_tokens), Objectives(2.0, 0.1), 1.0)
+    assert 0.0 < needed < 6.0
+
+
+def test_objectives_are_reachable_where_an_idle_worker_meets_them() -> None:
+    mix, objectives = Mix(100.0, 100.0), Objectives(2.0, 0.1)
+    assert is_reachable(paced(step_s=0.05), mix, objectives)
+    assert not is_reachable(paced(step_s=0.11), mix, objectives)
+    assert not is_reachable(paced(start_s=3.0), mix, objectives)

@@ -56,9 +56,12 @@ async def test_keda_s_round_of_calls(scaler: Scaler) -> None:
         scaler.unary("GetMetrics", pb.GetMetricsResponse),
         scaler.unary("IsActive", pb.IsActiveResponse),
     )
+    with pytest.raises(grpc.aio.AioRpcError, match="there is no advice"):  # 0 would remove what there is
+        await value(asked)
+    assert not (await active(LLAMA)).result
+    scaler.world.round()
     (found,) = (await value(asked)).metricValues
     assert (found.metricName, found.metricValue) == (METRIC, 0)
-    assert not (await active(LLAMA)).result
     scaler.world.join("a:1")
     scaler.world.round()
     scaler.world.send(scaler.world.join("b:1"), 2000)

@@ -332,15 +332,49 @@ def test_objective_within_a_bucket_takes_its_share(objective_s: float, in_time: 
     assert split_at(ttft_s, objective_s) == pytest.approx((in_time, 4 - in_time))
 
 
-async def test_rounds_go_on(world: PlannerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rounds_go_on_after_a_failed_one_and_begin_after_the_first_look(
+    world: PlannerWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(module, "ROUND_S", 0.0)
     world.join("a:1")
+    looked, failing = asyncio.Event(), iter([True])
+    round_once = world.planner.round
+
+    def fail_first() -> None:
+        if next(failing, False):
+            raise RuntimeError("a bug")
+        round_once()
+
+    async def look() -> None:
+        await looked.wait()
+
+    monkeypatch.setattr(world.planner, "round", fail_first)
     tasks = Tasks()
-    tasks.start("advise", keep_advised(world.planner))
+    tasks.start("advise", keep_advised(world.planner, look))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert caplog.messages == [] and not world.planner.advices()
+    looked.set()
     async with asyncio.timeout(patience(20)):
         while not world.planner.advices():  # noqa: ASYNC110
             await asyncio.sleep(0)
+    assert caplog.messages == ["advice for autoscalers failed; they keep the last one until the next round"]
     await tasks.stop()
+
+
+def test_group_that_is_asked_for_during_a_round_is_advised_in_the_next(world: PlannerWorld) -> None:
+    decode = world.join("d:1", Role.DECODE)
+    world.send(decode, 20)
+    name = "llama"
+
+    def ask() -> None:
+        world.planner.is_active(name, Role.PREFILL)
+
+    world.planner.listen(name, Role.DECODE, ask)
+    world.round()
+    world.send(decode, 20)
+    world.round()
+    assert world.planner.advice(name, Role.PREFILL) is not None
 
 
 @given(st.integers(0, 1000), st.floats(10.0, 30.0), st.floats(3.0, 8.0))

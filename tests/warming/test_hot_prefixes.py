@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.blocks import hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.warming.hot_prefixes import BRANCH_BYTES, Branch, HotPrefixes, PrefixSpace
+from gateway.warming.hot_prefixes import BRANCH_BYTES, MAX_BRANCHES, Branch, HotPrefixes, PrefixSpace
 
 SIZE = 4
 SPACE = PrefixSpace("m", None, None, SIZE)
@@ -51,6 +51,14 @@ def test_the_shared_part_ends_at_the_block_where_requests_diverge() -> None:
 
 def test_a_longer_prompt_leaves_its_own_tail_out() -> None:
     assert texts(made(SHARED, [*SHARED, *range(90, 98)])) == [SHARED]
+
+
+def test_requests_that_diverge_at_each_block_make_no_longer_path() -> None:
+    longest = list(range(3 * MAX_BRANCHES * SIZE))
+    prompts = [longest[: number * SIZE] for number in range(3 * MAX_BRANCHES, 0, -1)]
+    prefixes = made(longest, *prompts, longest, longest)
+    counted = prefixes.hot(lambda space: True, 0.0)
+    assert sum(branch.weight > 3 * MAX_BRANCHES for branch in counted) <= MAX_BRANCHES
 
 
 def test_branches_follow_each_other_by_their_rates() -> None:

@@ -1,6 +1,6 @@
 """Advice for autoscalers, from the gateway's own counts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from aiohttp.typedefs import Handler
@@ -28,11 +28,17 @@ class ScalingPart(Component):
     metric_sections = (("Advice for autoscalers", scaling.METRICS),)
 
     def __init__(
-        self, config: Config, fleet: FleetPart, router: Router, gate: Callable[[], Gate | None]
+        self,
+        config: Config,
+        fleet: FleetPart,
+        router: Router,
+        gate: Callable[[], Gate | None],
+        looked: Callable[[], Awaitable[None]],
     ) -> None:
-        """Make the planner. Raises ConfigError."""
+        """Make the planner, which advises once the gateway has `looked` for its workers. Raises
+        ConfigError."""
         check_scaling(config)
-        self._gate = gate
+        self._gate, self._looked = gate, looked
         speeds = router.learning.speed_models
         split = router.disaggregation
         transfer = TransferSpeed() if split is None else split.transfer
@@ -52,7 +58,7 @@ class ScalingPart(Component):
         fleet.metrics.on_unserved = planner.unserved
 
     async def start(self, tasks: Tasks) -> None:
-        tasks.start("advise autoscalers", keep_advised(self.planner))
+        tasks.start("advise autoscalers", keep_advised(self.planner, self._looked))
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:
         return lambda: self.planner.configure(roles_at_zero(change.config.scaling.models))

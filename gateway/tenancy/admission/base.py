@@ -1,10 +1,11 @@
-"""The view that admission control has of a request's exchange."""
+"""The view that admission control has of a request's exchange, and how it lets one go."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
+from gateway.core.request import InferenceRequest
 from gateway.tenancy.admission.tenants import Ticket
 
 
@@ -20,3 +21,17 @@ class Waiter(Protocol):
 
     def fail(self, error: GatewayError) -> None:
         """Answer with this; nothing was sent to a worker."""
+
+
+Go = Callable[[Waiter, InferenceRequest, Prompt | None, Callable[[], None]], bool]
+"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible yet,
+and the last argument is called once they are."""
+OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
+
+
+def at_once(
+    waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, decided: Callable[[], None]
+) -> bool:
+    """Decide and send a request now, as a gateway does that shares its workers with no other."""
+    waiter.route_or_fail(prompt)
+    return True

@@ -27,9 +27,9 @@ from gateway.http.networks import Trusted
 from gateway.http.response_observer import ResponseObserver
 from gateway.routing.router import Router
 from gateway.server.responder import Responder
-from gateway.tenancy.admission.base import Waiter
+from gateway.tenancy.admission.base import Waiter, at_once
 from gateway.tenancy.admission.model_queue import tokens_of
-from gateway.tenancy.admission.queues import ModelQueues, at_once
+from gateway.tenancy.admission.queues import ModelQueues
 from gateway.tenancy.admission.rejections import slo_unreachable
 from gateway.tenancy.admission.request_identity import (
     HeaderNames,

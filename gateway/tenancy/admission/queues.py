@@ -14,7 +14,7 @@ Each gateway queues its own requests; loads include the bookings of the other ga
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from gateway.core.ledger import Ledger
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.runtime.rate_limited_log import RateLimitedLog
-from gateway.tenancy.admission.base import Waiter
+from gateway.tenancy.admission.base import Go, OnRefused, Waiter, at_once
 from gateway.tenancy.admission.drain_rate import PredictedRate
 from gateway.tenancy.admission.fair_queue import NEVER, QueueEntry
 from gateway.tenancy.admission.model_queue import ModelQueue, QueuedRequest, work_of
@@ -59,19 +59,6 @@ MIN_PER_S: Final = 0.1
 known."""
 MAX_PREPARING: Final = 64
 """Released requests of a model while their prompts are being made: no booking shows them yet."""
-
-Go = Callable[[Waiter, InferenceRequest, Prompt | None, Callable[[], None]], bool]
-"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible yet,
-and the last argument is called once they are."""
-OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
-
-
-def at_once(
-    waiter: Waiter, request: InferenceRequest, prompt: Prompt | None, decided: Callable[[], None]
-) -> bool:
-    """Decide and send a request now, as a gateway does that shares its workers with no other."""
-    waiter.route_or_fail(prompt)
-    return True
 
 
 class ModelQueues:
@@ -140,12 +127,17 @@ class ModelQueues:
 
     def spare(self, eligible: list[EligibleWorker]) -> list[EligibleWorker]:
         """Workers with room; all of them where none has."""
-        if not self._num_waiting and not self._is_bounded:
+        if not self._is_bounded and not (self._num_waiting and eligible and self._is_awaited(eligible[0])):
             return eligible
         for each in eligible:
             if self.is_full(each):
                 return [other for other in eligible if not self.is_full(other)] or eligible
         return eligible
+
+    def _is_awaited(self, each: EligibleWorker) -> bool:
+        """True if requests wait for a model of this worker."""
+        worker = each.member.worker
+        return any([len(known.queue) and worker.find(model) for model, known in self.models.items()])
 
     def must_wait(self, model: str) -> bool:
         """True if a request that comes now has to be queued. Raises UnknownModel or NoWorker."""
@@ -412,6 +404,8 @@ class ModelQueues:
 
     def _zero_ends(self, known: ModelQueue, model: str, since_s: float) -> None:
         known.zero_since_s = None
+        if self._is_bounded:
+            known.queue.max_waiting = self._max_queued
         now = self._loop.time()
         known.rate.begin(now)
         text = "model %s: a worker is up after %.1f s; the %d requests that waited are sent"
@@ -448,6 +442,8 @@ class ModelQueues:
         wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
         error: GatewayError
         if known.zero_since_s is not None and self.zero.is_at_zero(request.model):
+            if ticket := entry.waiter.ticket:
+                waited_s = now - ticket.arrived_s  # also where it waited before, for a worker that was lost
             result, error = "no_worker", self.zero.expired(request.model, waited_s)
             text = "model %s: no worker came up within %.1f s; requests that waited so long get 503"
             self._log.warning(text, request.model, waited_s)

@@ -95,8 +95,8 @@ class ZeroRule:
         return self._refusal(what, model)
 
     def expired(self, model: str, waited_s: float) -> NoWorker:
-        """Refusal of a request that waited and got no worker. Where the start takes longer than known, a retry comes after as long
-        again, at most MAX_RETRY_AFTER_S."""
+        """Refusal of a request that waited and got no worker. Where the start takes longer than known, a
+        retry comes after as long again, at most MAX_RETRY_AFTER_S."""
         what = f"no worker for '{model}' came up within {waited_s:.3g} s"
         is_known = self._known_left_s(model) > 0.0
         return self._refusal(what, model, 0.0 if is_known else min(waited_s, MAX_RETRY_AFTER_S))

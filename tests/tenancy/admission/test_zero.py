@@ -277,6 +277,38 @@ def test_retry_after_a_start_that_takes_longer_than_known_is_as_long_again() -> 
     assert asked.error and asked.error.retry_after_s == 60
 
 
+def test_time_of_the_refusal_counts_earlier_waits() -> None:
+    world = at_zero(zero_wait_s=40.0)
+    asked = world.ask()
+    asked.is_slow = True
+    world.loop.advance(39.0)
+    world.join("a:1")
+    world.loop.advance(LOOK_S)
+    world.fleet.drop(WorkerId("a:1"))
+    assert world.gate.hold(asked, asked.request, NoWorker("its worker is gone"))
+    world.loop.advance(2.0)
+    assert asked.error and "came up within 4" in asked.error.message
+
+
+def test_wait_for_one_model_leaves_the_routing_of_others() -> None:
+    world = at_zero()
+    world.ask()
+    world.fleet.add(Worker(WorkerId("b:1"), "http://b:1", (ServedModel("other", "other"),)))
+    world.fleet.add(Worker(WorkerId("c:1"), "http://c:1", (ServedModel("other", "other"),)))
+    for _ in range(RELEASED_PER_WORKER + 1):
+        world.ledger.book(WorkerId("b:1"), 1, 1)
+    assert len(world.queues.spare(list(world.fleet.eligible("other")))) == 2
+
+
+def test_bound_of_the_queue_holds_again_once_a_worker_is_up() -> None:
+    world = GateWorld(Saturation(max_in_flight=1), zero={"zero_max_requests": 50}, max_queued=5)
+    for _ in range(10):
+        world.ask()
+    world.join("a:1")
+    world.loop.advance(LOOK_S)
+    assert world.queues.models["m"].queue.max_waiting == 5
+
+
 def test_slo_is_the_longest_wait() -> None:
     world = at_zero()
     asked = world.ask(slo_ms=2000)
