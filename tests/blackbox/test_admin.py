@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interpreted
 
 USAGE = {"prompt_tokens": 64, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 32}}
 PREDICTED = {"kvgate_scaling_backlog_seconds", "kvgate_scaling_ttft_seconds"}
-GAUGES_IN_SECONDS = {"kvgate_kube_synced_seconds", *PREDICTED}
+GAUGES_IN_SECONDS = {"kvgate_kube_synced_seconds", "kvgate_scaling_cold_start_seconds", *PREDICTED}
 
 
 async def test_health_and_readiness_on_both_ports(bench: Bench) -> None:

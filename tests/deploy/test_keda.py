@@ -57,7 +57,10 @@ def test_the_trigger_of_a_scaled_object_is_answered(scaled: dict[str, Any]) -> N
     assert trigger["type"] == "external-push" and re.fullmatch(
         r"[\w.-]+\.svc:9004", metadata["scalerAddress"]
     )
-    for path, service in services_of(PlannerWorld().planner).items():
+    world = PlannerWorld()
+    world.planner.is_active(metadata["model"], Role(metadata.get("role", "both")))
+    world.round()
+    for path, service in services_of(world.planner).items():
         reference, stream = pb.ScaledObjectRef(scalerMetadata=metadata), FakeStream()
         asked = pb.GetMetricsRequest(scaledObjectRef=reference) if path.endswith(b"GetMetrics") else reference
         service(stream).message(asked.SerializeToString())

@@ -584,7 +584,7 @@ def test_a_first_worker_is_waited_for_until_the_time_is_over(monkeypatch: pytest
     assert not late.take() and not stream.take(), "longer than any decision outside a queue"
     epp.loop.advance(30.1)
     status, headers, _ = refusal(late.take())
-    assert (status, headers["retry-after"]) == (503, "2")
+    assert (status, headers["retry-after"]) == (503, "60")
     epp.add_worker(W1)
     epp.loop.advance(LOOK_S)
     assert destination(stream.take()[0]) == W1
