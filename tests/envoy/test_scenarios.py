@@ -218,3 +218,4 @@ async def test_a_drain_lets_streams_end_and_takes_no_more() -> None:
         assert b"two" in rest and b"[DONE]" in rest
         await client.close()
         assert await asyncio.to_thread(setup.gateway.process.wait, 20) == 0
+        assert "aborted" not in setup.gateway.log()
