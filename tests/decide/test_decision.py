@@ -20,7 +20,7 @@ from tests.support.worlds.exchanges import BODY
 from tests.support.worlds.gate import FakeOutlook, zero_config
 
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
-USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)
+USAGE = pb.Usage(prompt_tokens=3, output_tokens=4, cached_tokens=2)
 
 
 @pytest.fixture
