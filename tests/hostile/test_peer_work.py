@@ -55,7 +55,8 @@ from gateway.requests.parsing import parse_request
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
 from gateway.server.http2.grpc_framing import MessageReader
-from gateway.server.http2.header_block import HeaderDecoder
+from gateway.server.http2.header_decoder import HeaderDecoder
+from gateway.server.http2.huffman import huffman_decoded
 from gateway.server.http2.limits import Http2Limits
 from gateway.tokenization.chat_template import MAX_PARTS, check_parts
 from gateway.tokenization.worker_tokens import read_tokens_in_steps
@@ -179,6 +180,7 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     reader = MessageReader(64 * MIB)
     yield "a frame of messages of gRPC", partial(reader.feed, bytes(Http2Limits().max_frame_bytes))
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
+    yield "a Huffman string", partial(huffman_decoded, bytes(Http2Limits().max_header_bytes // 5 * 5))
 
 
 def _headers_of(size: int) -> Step:
@@ -371,7 +373,6 @@ PLACES = {
     "gateway/scaling/keda.py": "messages of gRPC, of 64 KiB",
     "gateway/server/connection.py": "reads of 8 KiB, in turns of a slice",
     "gateway/server/handover.py": OWN,
-    "gateway/server/http2/header_block.py": "header lists of 64 KiB",
     "gateway/tenancy/auth/jwt.py": "tokens of 16 KiB",
     "gateway/tenancy/auth/key_format.py": OWN,
     "gateway/tokenization/chat_template.py": PARSED,
@@ -404,6 +405,7 @@ def test_each_place_that_decodes_what_a_peer_sent_has_a_bound() -> None:
 READ_AT_ONCE = {
     "gateway/index/redis_tree/pipeline.py": "answers to commands that were sent, and no others",
     "gateway/proxy/websocket.py": "bytes of a worker that pass unread",
+    "gateway/server/http2/protocol.py": "frames and messages are handed out one by one, for a slice",
 }
 
 
