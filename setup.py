@@ -169,6 +169,8 @@ COMPILED = [
     "gateway/epp/control_headers.py",
     "gateway/epp/destination.py",
     "gateway/epp/held_bookings.py",
+    "gateway/epp/addresses.py",
+    "gateway/epp/door.py",
     "gateway/epp/picker.py",
     "gateway/decide/states.py",
     "gateway/decide/message_bounds.py",

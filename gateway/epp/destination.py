@@ -1,13 +1,12 @@
 """Destinations: addresses of workers as Envoy takes them, and the subset of workers that Envoy allows."""
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
 from google.protobuf.struct_pb2 import ListValue
 
-from gateway.core.worker import Worker
 from gateway.http.messages import Header
 
 SPOOFED: Final = frozenset(
@@ -18,6 +17,8 @@ SPOOFED: Final = frozenset(
     }
 )
 """Headers by which a client could choose a worker: never passed on, and counted."""
+
+MAX_PORT_DIGITS: Final = 5
 
 
 def endpoint_of(url: str) -> str | None:
@@ -53,16 +54,6 @@ def is_in(subset: frozenset[str], endpoint: str) -> bool:
     return endpoint in subset or endpoint.rpartition(":")[0].strip("[]") in subset
 
 
-def outside(subset: frozenset[str], workers: Iterable[Worker], endpoints: Mapping[str, str]) -> list[Worker]:
-    """Workers that are not in the subset; `endpoints` has the addresses of URLs with host names."""
-    left_out = []
-    for worker in workers:
-        endpoint = endpoint_of(worker.url) or endpoints.get(worker.url)
-        if endpoint is None or not is_in(subset, endpoint):
-            left_out.append(worker)
-    return left_out
-
-
 def _normal(given: str) -> str:
     """Normalize an address: IPv6 in its short form, in brackets where a port follows."""
     host, colon, port = given.rpartition(":")
@@ -71,7 +62,8 @@ def _normal(given: str) -> str:
         return str(ipaddress.ip_address(bare))
     except ValueError:
         pass
-    if colon and port.isdigit() and (normal := joined(host.strip("[]"), int(port))):
+    is_port = port.isascii() and port.isdigit() and len(port) <= MAX_PORT_DIGITS
+    if colon and is_port and (normal := joined(host.strip("[]"), int(port))):
         return normal
     return given
 

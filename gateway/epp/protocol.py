@@ -4,13 +4,15 @@
     request_headers                   NEW ─► BODY, or WHOLE         BUFFERED: headers pass at once
                                       (WHOLE: no body, or a tunnel)
     request_body, request_trailers    BODY ─► WHOLE                 none until the pick; a tunnel's: passed
-    (pick, refuse or go_on)           WHOLE ─► ANSWERED             headers and metadata; the whole body
+    (pick)                            WHOLE ─► ANSWERED             headers and metadata; the whole body
     response_headers, _body, …        HEAD ─► PASSING ─► ENDED      passed by `response_*`
+    (refuse)                          any ─► ANSWERED, REPLACED     immediate response; the rest is dropped
 
 The request's body mode is Envoy's (`protocol_config`), FULL_DUPLEX_STREAMED where it announces none. In
-STREAMED and NONE a body cannot be read before the headers go on: such requests pass without a pick
-(`UnsupportedMode`). What follows the first end_of_stream of a request with another one is dropped: Envoy
-1.35 to 1.37 may repeat the last piece of a body over 1 MB (envoy#46237).
+modes other than that and BUFFERED a whole body cannot be read before the headers go on: such requests pass
+without a pick (`UnsupportedMode`), but for tunnels, which are picked at their headers. What follows the first
+end_of_stream of a request with another one is dropped: Envoy 1.35 to 1.37 may repeat the last piece of a body
+over 1 MB (envoy#46237).
 """
 
 from collections.abc import Iterable
@@ -35,6 +37,7 @@ class ResponseState(Enum):
     NONE = "no answer yet"
     PASSING = "the answer passes"
     ENDED = "the answer has ended"
+    REPLACED = "answered in its place: messages that were on their way are dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class RequestData:
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedMode:
-    """Envoy sends the body in a mode in which no picker can read it first."""
+    """Envoy sends the body in a mode in which no picker can read all of it first."""
 
     mode: int
     headers: list[Header]
@@ -77,6 +80,9 @@ class ResponseData:
 
 Event = RequestHead | RequestData | UnsupportedMode | ResponseBegan | ResponseData
 
+READABLE: Final = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED})
+"""Modes in which the whole body comes before the headers must go on."""
+
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
 SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
@@ -94,6 +100,7 @@ class PickProtocol:
         "_has_trailers",
         "_has_body",
         "_response_trailers",
+        "_is_passed",
         "is_tunnel",
     )
 
@@ -103,7 +110,7 @@ class PickProtocol:
         self.response = ResponseState.NONE
         self.body_mode = self.response_mode = int(BodyMode.FULL_DUPLEX_STREAMED)
         self._has_trailers = self._has_body = self._response_trailers = False
-        self.is_tunnel = False
+        self.is_tunnel = self._is_passed = False
         """The client offers to leave HTTP: its bytes follow the answer, and pass as they come."""
 
     def __repr__(self) -> str:
@@ -114,6 +121,11 @@ class PickProtocol:
         return self.body_mode == BodyMode.FULL_DUPLEX_STREAMED
 
     @property
+    def is_buffered(self) -> bool:
+        """True for a request that is answered behind its body."""
+        return self._has_body and not self.is_duplex and not self.is_tunnel
+
+    @property
     def shows_answer(self) -> bool:
         """True where the body of the answer passes here, with its end."""
         return self.response_mode != BodyMode.NONE
@@ -122,6 +134,8 @@ class PickProtocol:
 
     def receive(self, data: bytes) -> Event | None:
         """Take one message; None if only the outbox must be sent. Raises ProtocolError."""
+        if self.response is ResponseState.REPLACED:
+            return None
         message = messages.decode(data)
         which = message.WhichOneof("request")
         if which is None:
@@ -155,17 +169,15 @@ class PickProtocol:
             self._has_body = True
             self.is_tunnel = any(name == b"upgrade" and value for name, value in headers)
             self.request = RequestState.WHOLE if self.is_tunnel else RequestState.BODY
-            if self.body_mode in (BodyMode.NONE, BodyMode.STREAMED):
-                return UnsupportedMode(self.body_mode, headers)
-            if not self.is_duplex and not self.is_tunnel:
-                self.outbox.append(messages.head(is_response=False))
+            if not self.is_tunnel:
+                if self.body_mode not in READABLE:
+                    return UnsupportedMode(self.body_mode, headers)
+                if not self.is_duplex:
+                    self.outbox.append(messages.head(is_response=False))
         return RequestHead(headers, messages.metadata_of(message, SUBSET_NAMESPACE, SUBSET_KEY))
 
     def _request_body(self, piece: pb.HttpBody) -> Event | None:
-        if self.body_mode == BodyMode.STREAMED:
-            self.outbox.append(messages.body(None, is_response=False))
-            return None
-        if self.is_tunnel:
+        if self.is_tunnel or self._is_passed:
             if self.is_duplex:
                 self.outbox += messages.pieces(piece.body, is_response=False, is_end=piece.end_of_stream)
             else:
@@ -223,27 +235,21 @@ class PickProtocol:
     ) -> None:
         """Answer with a destination; `body` goes on in place of the `given` one."""
         self.request = RequestState.ANSWERED
-        is_buffered = self._has_body and not self.is_duplex and not self.is_tunnel
-        replacing = body if is_buffered and body != given else None
+        replacing = body if self.is_buffered and body != given else None
         self.outbox.append(
-            messages.picked_head(endpoint, changed, removed, is_body=is_buffered, body=replacing)
+            messages.picked_head(endpoint, changed, removed, is_body=self.is_buffered, body=replacing)
         )
         self._echo(body)
 
-    def go_on(self, body: bytes) -> None:
-        """Let the request pass without a destination."""
-        was_whole = self.request is RequestState.WHOLE
-        self.request = RequestState.ANSWERED
-        if was_whole and self._has_body and not self.is_duplex:
-            self.outbox.append(messages.body(None, is_response=False))
-        else:
-            self.outbox.append(messages.head(is_response=False))
-            self._echo(body)
+    def go_on(self, removed: Iterable[bytes]) -> None:
+        """Let the request pass unread and without a destination, and each part of its body as it comes."""
+        self.request, self._is_passed = RequestState.ANSWERED, True
+        self.outbox.append(messages.head(is_response=False, removed=removed))
 
     def refuse(self, status: int, headers: Iterable[Header], content: bytes, details: str) -> None:
-        """Answer in place of a worker."""
+        """Answer in place of a worker: what Envoy has of an answer, or of changes, is void."""
         self.request = RequestState.ANSWERED
-        self.response = ResponseState.ENDED
+        self.response = ResponseState.REPLACED
         self.outbox.append(messages.immediate(status, headers, content, details))
 
     def _echo(self, body: bytes) -> None:

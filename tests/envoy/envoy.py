@@ -22,6 +22,23 @@ ENDPOINT = re.compile(
     r"        - endpoint: \{address: \{socket_address: \{address: 127\.0\.0\.1, port_value: 800\d\}\}\}\n"
 )
 
+WEBSOCKETS = (
+    "stat_prefix: llm\n",
+    "stat_prefix: llm\n          upgrade_configs: [{upgrade_type: websocket}]\n",
+)
+OFFER = (
+    b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def switching(call: Call) -> None:
+    """A worker that leaves HTTP, and answers one message."""
+    await call.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert await call.beyond(4) == b"ping"
+    await call.send(b"pong")
+    await call.gone.wait()
+
 
 class EnvoyWorker(FakeWorker):
     """A worker that knows requests through Envoy by their id: Envoy adds no Via."""
@@ -138,6 +155,14 @@ async def _is_picking(setup: Setup) -> bool:
     """True once the picker answers by itself: it knows the models, and Envoy asks it."""
     answer = await setup.ask(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
     return answer.status == 200 and b'"kvgate"' in answer.body
+
+
+def modes(request: str, answer: str) -> list[tuple[str, str]]:
+    """Edits of a configuration for these body modes."""
+    return [
+        ("request_body_mode: FULL_DUPLEX_STREAMED", f"request_body_mode: {request}"),
+        ("response_body_mode: FULL_DUPLEX_STREAMED", f"response_body_mode: {answer}"),
+    ]
 
 
 PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z_]+)"\} (\d+)')

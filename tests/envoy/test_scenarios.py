@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tests.envoy.envoy import Setup, behind_envoy, picked_events
+from tests.envoy.envoy import OFFER, WEBSOCKETS, Setup, behind_envoy, picked_events, switching
 from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
 from tests.support.blackbox.scripted_worker import Call
 from tests.support.blackbox.strict_client import Client
@@ -26,14 +26,6 @@ SUBSET_FILTER = """\
                   type: STRING
 """
 EXT_PROC = "          - name: envoy.filters.http.ext_proc\n"
-WEBSOCKETS = (
-    "stat_prefix: llm\n",
-    "stat_prefix: llm\n          upgrade_configs: [{upgrade_type: websocket}]\n",
-)
-OFFER = (
-    b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
 
 
 async def is_free(setup: Setup) -> bool:
@@ -176,16 +168,7 @@ async def test_a_client_that_leaves_at_any_stage_frees_all() -> None:
 
 async def test_a_websocket_is_picked_and_its_bytes_pass() -> None:
     async with behind_envoy(1, edits=[WEBSOCKETS]) as setup:
-
-        async def upgraded(call: Call) -> None:
-            await call.send(
-                b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-            )
-            assert await call.beyond(4) == b"ping"
-            await call.send(b"pong")
-            await call.gone.wait()
-
-        setup.workers[0].script = upgraded
+        setup.workers[0].script = switching
         client = await Client.open(setup.port)
         await client.send(OFFER)
         await client.switched()

@@ -25,7 +25,7 @@ from gateway.scaling.planner import Planner
 
 if TYPE_CHECKING:
     from gateway.decide.decision import DecideDoor
-    from gateway.epp.picker import Door
+    from gateway.epp.door import Door
     from gateway.server.http2.server import GrpcServer
     from gateway.server.http2.service import Services
 
@@ -106,7 +106,8 @@ class GrpcPortsPart(Component):
         """The picker and the decision service."""
         from gateway.decide.services import services_of
         from gateway.epp import health
-        from gateway.epp.picker import Door, service_of
+        from gateway.epp.door import Door
+        from gateway.epp.picker import service_of
 
         config = self._config
         self._door = Door(
