@@ -147,6 +147,8 @@ COMPILED = [
     "gateway/epp/envoy_connection.py",
     "gateway/epp/message_fields.py",
     "gateway/epp/messages.py",
+    "gateway/epp/processing_request.py",
+    "gateway/epp/dynamic_metadata.py",
     "gateway/epp/protocol.py",
     "gateway/epp/wire.py",
     "gateway/server/http2/frames.py",

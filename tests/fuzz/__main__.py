@@ -1,5 +1,5 @@
-"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1 and
-HTTP/2.
+"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1,
+HTTP/2 and the messages of ext_proc.
 
 The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
 and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
@@ -11,12 +11,15 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from tests.fuzz import http2, parsers, sockets
+from tests.fuzz import ext_proc, http2, parsers, sockets
 from tests.fuzz.inputs import Input, make, smaller
 
 FOLDER = Path(".cache/fuzz")
+T = TypeVar("T")
 
 
 async def main() -> int:
@@ -29,23 +32,26 @@ async def main() -> int:
     seconds = float(os.environ.get("SECONDS") or 600)
     print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
     return (
-        over_http2(seed, seconds / 3)
+        in_memory("HTTP/2", http2.make, http2.check, seed, seconds / 6)
+        or in_memory("ext_proc", ext_proc.make, ext_proc.check, seed, seconds / 6)
         or await without_sockets(seed, seconds / 3)
         or await with_sockets(seed, seconds / 3)
     )
 
 
-def over_http2(seed: int, seconds: float) -> int:
+def in_memory(
+    name: str, make: Callable[[int, int], T], check: Callable[[T], None], seed: int, seconds: float
+) -> int:
     deadline, number = time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
-        given = http2.make(seed, number)
+        given = make(seed, number)
         try:
-            http2.check(given)
+            check(given)
         except Exception as exc:  # noqa: BLE001  whatever it is, it is what we look for
-            print(f"FAILS: HTTP/2 input {number} of seed {seed}: {type(exc).__name__}: {exc}\n{given}")
+            print(f"FAILS: {name} input {number} of seed {seed}: {type(exc).__name__}: {exc}\n{given!r}")
             return 1
         number += 1
-    print(f"{number} inputs of HTTP/2: none fails", flush=True)
+    print(f"{number} inputs of {name}: none fails", flush=True)
     return 0
 
 

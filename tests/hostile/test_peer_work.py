@@ -35,9 +35,10 @@ from gateway.discovery import lora_wire
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.name_prober import verdict_of
 from gateway.discovery.probe import LARGE_PAGE_BYTES, MAX_BYTES, MAX_MODELS_BYTES, MAX_OBJECTS
-from gateway.epp import messages
+from gateway.epp.dynamic_metadata import MetadataKey
 from gateway.epp.message_fields import FREE_BYTES, MAX_BESIDE_BYTES
 from gateway.epp.messages import ProtocolError
+from gateway.epp.processing_request import decode
 from gateway.http.forwarded import origin
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
@@ -177,6 +178,13 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
     for size in (FREE_BYTES, MAX_BESIDE_BYTES, 8 * MIB):
         yield f"headers of ext_proc in {size} bytes", _headers_of(size - 20)
+    for unit in (b"\x50\x01", b"\x0a\0", b"\x22\0", b"\x42\x01a"):
+        yield f"fields of ext_proc of {unit!r}", partial(decode, unit * (8 * MIB))
+        yield f"a group of ext_proc of {unit!r}", partial(decode, b"\x53" + unit * (8 * MIB))
+    values = ext_proc_pb2.FilterMetadata()
+    for number in range(MAX_BESIDE_BYTES // 20):
+        values.filter_metadata["a"][f"{number}"] = number
+    yield "metadata of ext_proc", partial(MetadataKey("b", "c").value_in, [values.SerializeToString()])
     reader = MessageReader(64 * MIB)
     yield "a frame of messages of gRPC", partial(reader.feed, bytes(Http2Limits().max_frame_bytes))
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
@@ -188,7 +196,7 @@ def _headers_of(size: int) -> Step:
     body = ext_proc_pb2.HttpBody(body=b"\x0a\0" * (size // 2))
     given = ext_proc_pb2.ProcessingRequest(request_body=body).SerializeToString()
     data = b"\x12" + given[1:]  # the field of the request's headers
-    return lambda: messages.headers_of(messages.decode(data).request_headers)
+    return lambda: decode(data)
 
 
 def heads() -> Iterable[tuple[str, Step]]:
@@ -350,7 +358,7 @@ PLACES = {
     "gateway/discovery/lora_wire.py": POSTED,
     "gateway/discovery/name_prober.py": POSTED,
     "gateway/epp/health.py": "messages of gRPC, of 64 KiB",
-    "gateway/epp/messages.py": "a body and 128 KiB beside it, of 4,096 fields (epp/message_fields.py)",
+    "gateway/epp/dynamic_metadata.py": "128 KiB beside a body (epp/processing_request.py)",
     "gateway/engine_test/subject.py": "answers of 8 MiB at most, in a command's own process",
     "gateway/http/cache_report.py": PARSED,
     "gateway/http/sse.py": READS,
