@@ -107,6 +107,7 @@ COMPILED = [
     "gateway/tenancy/admission/zero.py",
     "gateway/tenancy/admission/rejections.py",
     "gateway/index/assumed.py",
+    "gateway/index/assumed_tree.py",
     "gateway/index/worker_bits.py",
     "gateway/index/edges.py",
     "gateway/index/followed_tiers.py",
