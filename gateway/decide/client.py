@@ -79,18 +79,25 @@ class RequestQueued(Exception):
 
 
 class DecideClient:
-    """Client of one gateway's decision service, at "host:port". Reports go over the connection that decided.
+    """Client of one gateway's decision service, at "host:port". Reports go to the gateway that decided.
 
-    A context manager; with `credentials` it connects over TLS. `decide` raises `grpc.aio.AioRpcError` where
-    the gateway cannot be reached. Reports return False where they changed nothing: the booking has ended or
-    expired, or the gateway is gone.
+    A context manager; with `credentials` it connects over TLS; `options` are of gRPC's channel. `decide`
+    raises `grpc.aio.AioRpcError` where the gateway cannot be reached. Reports return False where they changed
+    nothing: the booking has ended or expired, or the gateway is gone.
     """
 
-    def __init__(self, target: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        channel_options = [*_OPTIONS, *options]
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(target, options=channel_options)
         else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=channel_options)
         self._decide = self._method("Decide", pb.DecideReply)
         self._report = self._method("Report", pb.ReportReply)
 

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -17,7 +17,8 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker
 from gateway.core.worker import Worker, WorkerId
 from gateway.decide import replies, reports
-from gateway.decide.requests import http_of, path_of
+from gateway.decide.report_relay import ReportRelay
+from gateway.decide.requests import decoded, http_of, path_of
 from gateway.decide.states import DecisionEvent, DecisionState, after
 from gateway.epp.envoy_connection import EnvoyConnection
 from gateway.epp.fallbacks import fallbacks_of
@@ -66,6 +67,8 @@ class DecideDoor:
     trusts_headers: bool = False
     """The callers set their clients' identity headers themselves."""
     counts: Counter[str] = field(default_factory=Counter)
+    relay: ReportRelay | None = None
+    """The way of reports to the gateway's other processes."""
     booked: dict[str, "OpenDecision"] = field(default_factory=dict)
     num_waiting: int = 0
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
@@ -95,6 +98,14 @@ class DecideDoor:
         result = UNKNOWN if found is None else found.report(report)
         self.counts["unknown_report" if result == UNKNOWN else "repeated_report" if result else "report"] += 1
         return pb.ReportReply(result=result)
+
+    def relayed(self, data: bytes) -> int | None:
+        """Apply a report that reached another process; None if the decision is not of this one."""
+        report: Any = decoded(pb.ReportRequest, data)
+        if report.decision_id not in self.booked:
+            return None
+        result: int = self.report(report).result
+        return result
 
     def stop(self) -> None:
         """Release what is booked: nothing is reported here any more."""

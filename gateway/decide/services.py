@@ -65,6 +65,17 @@ class DecisionStream:
     def _ask(self, message: pb.DecideRequest, answer: Callable[[pb.DecideReply], None]) -> None:
         OpenDecision(self._door, message, answer, self._open).ask()
 
+    def _report(self, report: pb.ReportRequest, answer: Callable[[pb.ReportReply], None]) -> None:
+        """Apply a report here, or where its decision is."""
+        door = self._door
+        if door.relay is None or report.decision_id in door.booked:
+            return answer(door.report(report))
+
+        def relayed(result: Any) -> None:
+            answer(door.report(report) if result is None else pb.ReportReply(result=result))
+
+        return door.relay.ask(report.SerializeToString(), relayed)
+
     def _end(self, status: int, text: str = "") -> None:
         self._is_over = True
         if status != OK:
@@ -97,13 +108,28 @@ class DecideCall(DecisionStream):
 class ReportCall(DecisionStream):
     """Report: one report, one reply."""
 
-    __slots__ = ()
+    __slots__ = ("_is_asked",)
+
+    def __init__(self, door: DecideDoor, stream: GrpcStream) -> None:
+        super().__init__(door, stream)
+        self._is_asked = False
+
+    def half_closed(self) -> None:
+        if not self._is_asked:
+            super().half_closed()
 
     def _take(self, message: bytes) -> None:
+        if self._is_asked:
+            raise GatewayError("the method accepts one message per call")
         check_bounds(message, pb.ReportRequest)
         report: Any = decoded(pb.ReportRequest, message)
-        self._stream.send(self._door.report(report).SerializeToString())
-        self._end(OK)
+        self._is_asked = True
+        self._report(report, self._answer)
+
+    def _answer(self, reply: pb.ReportReply) -> None:
+        if not self._is_over:
+            self._stream.send(reply.SerializeToString())
+            self._end(OK)
 
 
 class SessionCall(DecisionStream):
@@ -124,10 +150,13 @@ class SessionCall(DecisionStream):
         if which == "decide":
             self._ask(asked.decide, partial(self._answer, asked.tag))
         elif which == "report":
-            reply = pb.SessionReply(tag=asked.tag, report=self._door.report(asked.report))
-            self._stream.send(reply.SerializeToString())
+            self._report(asked.report, partial(self._reported, asked.tag))
         else:
             raise GatewayError("the message has no request of a known kind")
+
+    def _reported(self, tag: int, reply: pb.ReportReply) -> None:
+        if not self._is_over:
+            self._stream.send(pb.SessionReply(tag=tag, report=reply).SerializeToString())
 
     def _answer(self, tag: int, reply: pb.DecideReply) -> None:
         if not self._is_over:

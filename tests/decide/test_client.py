@@ -3,6 +3,8 @@
 import asyncio
 import re
 import textwrap
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,23 @@ async def test_the_guides_program_runs() -> None:
         made = await names["run"](BODY)
         assert isinstance(made, kvgate.RemoteDecision) and await setup.is_free()
         assert await setup.counts("report") and not await setup.counts("unknown_report")
+
+
+async def test_a_report_finds_its_decision_in_another_process() -> None:
+    async with service(1, "--processes", "2") as setup, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(own_connection(setup.target)) for _ in range(8)]
+        made = await clients[0].decide(body=BODY)
+        for client in clients:
+            assert await client.first_token(made) is (client is clients[0])
+        assert await clients[-1].finished(replace(made, id="unknown")) is False
+        others = [await clients[0].decide(body=BODY) for _ in clients]
+        assert all([await client.finished(each) for client, each in zip(clients, others, strict=True)])
+        assert await clients[-1].finished(made) and await setup.is_free()
+
+
+def own_connection(target: str) -> kvgate.DecideClient:
+    """A client that shares no connection with another, whichever process the kernel gives it."""
+    return kvgate.DecideClient(target, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
 async def test_token_ids_and_fallbacks() -> None:

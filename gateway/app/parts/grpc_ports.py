@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.pool_objects import PoolObjects
 from gateway.decide import metrics as decide
 from gateway.decide.metrics import DecideCollector
+from gateway.decide.report_relay import ReportRelay
 from gateway.epp import metrics as epp
 from gateway.epp.metrics import EppCollector
 from gateway.http.url import netloc_of
@@ -48,7 +49,13 @@ class GrpcPortsPart(Component):
     metric_sections = (("Endpoint picker", epp.METRICS), ("Decision service", decide.METRICS))
 
     def __init__(
-        self, config: Config, api: Api, dispatch: Dispatch, planner: Planner, objects: PoolObjects
+        self,
+        config: Config,
+        api: Api,
+        dispatch: Dispatch,
+        planner: Planner,
+        objects: PoolObjects,
+        reports: ReportRelay | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.decide_counts: Counter[str] = Counter()
@@ -57,6 +64,7 @@ class GrpcPortsPart(Component):
         self._dispatch = dispatch
         self._planner = planner
         self._objects = objects
+        self._reports = reports
         self._door: Door | None = None
         self._decide_door: DecideDoor | None = None
         self._servers: list[GrpcServer] = []
@@ -146,14 +154,18 @@ class GrpcPortsPart(Component):
         from gateway.decide.decision import DecideDoor
 
         config = self._config
-        return DecideDoor(
+        door = DecideDoor(
             self._api,
             self._dispatch,
             config.server.max_body_bytes,
             config.epp.decision_expires_s,
             trusts_headers=config.epp.trust_headers,
             counts=self.decide_counts,
+            relay=self._reports,
         )
+        if self._reports is not None:
+            self._reports.attach(door.relayed)
+        return door
 
     def _is_ready(self) -> bool:
         gate = self._dispatch.context.gate
