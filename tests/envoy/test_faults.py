@@ -17,6 +17,7 @@ from tests.support.patience import patience, until
 
 pytestmark = pytest.mark.envoy
 
+SMALL = completion()
 ASK_WITHIN_S = 1.0
 """An unanswered request is given up: a stopped picker hangs it for ever in FULL_DUPLEX_STREAMED."""
 
@@ -32,11 +33,11 @@ async def without_picker(setup: Setup, how: signal.Signals) -> AsyncIterator[Non
             os.kill(setup.gateway.process.pid, signal.SIGCONT)
 
 
-async def status(setup: Setup) -> int:
+async def status(setup: Setup, body: bytes = SMALL) -> int:
     """The status of a request; 0 where none came in time, or the connection was cut."""
     try:
         async with asyncio.timeout(ASK_WITHIN_S):
-            return (await setup.ask(post(completion()))).status
+            return (await setup.ask(post(body))).status
     except (TimeoutError, Cut):
         return 0
 
@@ -83,6 +84,28 @@ async def test_a_body_in_flight_at_a_kill_reaches_no_worker_in_part() -> None:
                 pass  # the answer was cut: no less an end
             assert not setup.workers[0].calls
         await client.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_only_whole_bodies_reach_workers_while_the_picker_goes_under_load(how: signal.Signals) -> None:
+    sent = completion("a" * 100_000)
+    async with behind_envoy(2) as setup:
+        num_passed, is_over = 0, asyncio.Event()
+
+        async def load() -> None:
+            nonlocal num_passed
+            while not is_over.is_set():
+                num_passed += await status(setup, sent) == 200
+
+        clients = [asyncio.get_running_loop().create_task(load()) for _ in range(6)]
+        await until(lambda: num_passed > 20, "requests are picked")
+        async with without_picker(setup, how):
+            await until(lambda: passes(setup), "Envoy takes the picker out")
+            before = num_passed
+            await until(lambda: num_passed > before + 20, "requests pass")
+            is_over.set()
+            await asyncio.gather(*clients)
+        assert bodies(setup) == {sent, completion()}
 
 
 async def test_a_stream_at_a_kill_ends_and_is_not_taken_for_a_whole_one() -> None:

@@ -1,5 +1,5 @@
-"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1 and
-HTTP/2.
+"""`make fuzz`: broken requests and answers for SECONDS (600), three quarters of it without sockets: HTTP/2,
+messages of ext_proc, and HTTP/1.1.
 
 The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
 and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
@@ -7,13 +7,14 @@ and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import http2, parsers, sockets
+from tests.fuzz import ext_proc, http2, parsers, sockets
 from tests.fuzz.inputs import Input, make, smaller
 
 FOLDER = Path(".cache/fuzz")
@@ -29,9 +30,10 @@ async def main() -> int:
     seconds = float(os.environ.get("SECONDS") or 600)
     print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
     return (
-        over_http2(seed, seconds / 3)
-        or await without_sockets(seed, seconds / 3)
-        or await with_sockets(seed, seconds / 3)
+        over_http2(seed, seconds / 4)
+        or over_ext_proc(seed, seconds / 4)
+        or await without_sockets(seed, seconds / 4)
+        or await with_sockets(seed, seconds / 4)
     )
 
 
@@ -46,6 +48,20 @@ def over_http2(seed: int, seconds: float) -> int:
             return 1
         number += 1
     print(f"{number} inputs of HTTP/2: none fails", flush=True)
+    return 0
+
+
+def over_ext_proc(seed: int, seconds: float) -> int:
+    deadline, number = time.monotonic() + seconds, 0
+    logging.getLogger("kvgate").setLevel(logging.CRITICAL)
+    while time.monotonic() < deadline:
+        try:
+            ext_proc.run(seed, number, ext_proc.WORLD_FOR)
+        except AssertionError as exc:
+            print(f"FAILS: {exc}")
+            return 1
+        number += ext_proc.WORLD_FOR
+    print(f"{number} streams of ext_proc: none fails", flush=True)
     return 0
 
 

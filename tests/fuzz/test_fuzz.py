@@ -4,10 +4,11 @@ import random
 
 import pytest
 
+from gateway.epp.picker import StreamPicker
 from gateway.server import connection
 from gateway.server.http2 import frames
 from tests.conformance.cases import HOST, OK
-from tests.fuzz import http2, judge, parsers, sockets
+from tests.fuzz import ext_proc, http2, judge, parsers, sockets
 from tests.fuzz.inputs import GOOD_REPLY, Input, make, smaller
 
 SECONDS = 10.0
@@ -48,6 +49,19 @@ def test_http2_survives_broken_inputs(kind: str) -> None:
             http2.check(given)
         except Exception as exc:
             raise AssertionError(f"HTTP/2 input {number} of seed {seed}: {exc}\n{given}") from exc
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "random"])
+def test_ext_proc_survives_broken_streams(kind: str) -> None:
+    ext_proc.run(seed_of(kind), 0, 300)
+
+
+def test_a_booking_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ext_proc.make(5, 3) == ext_proc.make(5, 3)
+    monkeypatch.setattr(StreamPicker, "_leave", lambda self: None)
+    with pytest.raises(AssertionError, match="stays booked"):
+        ext_proc.run(1, 0, 300)
 
 
 def test_http2_that_depends_on_the_splitting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

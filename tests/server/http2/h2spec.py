@@ -340,7 +340,7 @@ HPACK = [
 ]  # fmt: skip
 
 HALF_CLOSED_CASES = [
-    Case("http2/6.1.2 DATA of a stream that is neither open nor half-closed", data(1, b"test"), rst("STREAM_CLOSED")),
+    Case("http2/6.1.2 half-closed: DATA", data(1, b"test"), rst("STREAM_CLOSED")),
     Case("http2/5.1.5 half-closed: DATA", data(1, b"test"), rst("STREAM_CLOSED")),
     Case("http2/5.1.6 half-closed: HEADERS", TRAILERS, rst("STREAM_CLOSED")),
     Case("http2/5.1.7 half-closed: CONTINUATION", frame(CONTINUATION, 4, 1, REST), goaway("PROTOCOL_ERROR")),
