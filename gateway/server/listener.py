@@ -134,8 +134,8 @@ class Listener:
             acceptor.close()
 
     async def drain(self, seconds: float, cut: Callable[[], None]) -> None:
-        """Let requests finish until the deadline, then call `cut` if some are left, and close them. Requests
-        of other ports have their own drain."""
+        """Let requests finish until the deadline; where some are left, call `cut` and close their
+        connections. Requests of other ports have their own drain."""
         self.stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds

@@ -6,8 +6,8 @@ import asyncio
 import pytest
 
 from tests.envoy.envoy import OFFER, WEBSOCKETS, Setup, behind_envoy, picked_events, switching
-from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
-from tests.support.blackbox.scripted_worker import Call
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script
 from tests.support.blackbox.strict_client import Client
 from tests.support.patience import until
 
@@ -150,6 +150,36 @@ async def test_unusual_requests_have_their_answer() -> None:
     async with behind_envoy(1) as setup:
         for sent, status in UNUSUAL:
             assert (await setup.ask(sent)).status == status, sent[:80]
+        await until(lambda: is_free(setup), "bookings are released")
+
+
+async def busy(call: Call) -> None:
+    await call.send(wire(503, b'{"error":"busy"}', (b"Content-Type", b"application/json")))
+
+
+async def resets(call: Call) -> None:
+    call.reset()
+
+
+@pytest.mark.parametrize("script", [busy, resets])
+async def test_a_worker_that_refuses_frees_its_booking(script: Script) -> None:
+    async with behind_envoy(1) as setup:
+        setup.workers[0].script = script
+        assert (await setup.ask(post(completion()))).status == 503
+        await until(lambda: is_free(setup), "the booking is released")
+
+
+@pytest.mark.parametrize("name", ["envoy.yaml", "original-dst.yaml"])
+async def test_an_empty_pool_is_answered_with_503_once_it_is_known(name: str) -> None:
+    async with behind_envoy(1, "--probe-interval-s", "0.2", name=name) as setup:
+        await setup.workers[0].die()
+
+        async def is_answered() -> bool:
+            answer = await setup.ask(post(completion()))
+            assert answer.status == 503
+            return answer.value(b"x-llm-d-request-dropped-reason") == b"no_worker"
+
+        await until(is_answered, "the picker knows that no worker is up")
         await until(lambda: is_free(setup), "bookings are released")
 
 

@@ -1,5 +1,5 @@
-"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1,
-HTTP/2 and the messages of ext_proc.
+"""`make fuzz`: broken requests and answers for SECONDS (600), four fifths of it without sockets: HTTP/2,
+messages of ext_proc and their streams, and HTTP/1.1.
 
 The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
 and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
@@ -7,6 +7,7 @@ and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tests.fuzz import ext_proc, http2, parsers, sockets
+from tests.fuzz import ext_proc, ext_proc_messages, http2, parsers, sockets
 from tests.fuzz.inputs import Input, make, smaller
 
 FOLDER = Path(".cache/fuzz")
@@ -32,10 +33,11 @@ async def main() -> int:
     seconds = float(os.environ.get("SECONDS") or 600)
     print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
     return (
-        in_memory("HTTP/2", http2.make, http2.check, seed, seconds / 6)
-        or in_memory("ext_proc", ext_proc.make, ext_proc.check, seed, seconds / 6)
-        or await without_sockets(seed, seconds / 3)
-        or await with_sockets(seed, seconds / 3)
+        in_memory("HTTP/2", http2.make, http2.check, seed, seconds / 5)
+        or in_memory("ext_proc", ext_proc_messages.make, ext_proc_messages.check, seed, seconds / 5)
+        or over_ext_proc(seed, seconds / 5)
+        or await without_sockets(seed, seconds / 5)
+        or await with_sockets(seed, seconds / 5)
     )
 
 
@@ -52,6 +54,20 @@ def in_memory(
             return 1
         number += 1
     print(f"{number} inputs of {name}: none fails", flush=True)
+    return 0
+
+
+def over_ext_proc(seed: int, seconds: float) -> int:
+    deadline, number = time.monotonic() + seconds, 0
+    logging.getLogger("kvgate").setLevel(logging.CRITICAL)
+    while time.monotonic() < deadline:
+        try:
+            ext_proc.run(seed, number, ext_proc.WORLD_FOR)
+        except AssertionError as exc:
+            print(f"FAILS: {exc}")
+            return 1
+        number += ext_proc.WORLD_FOR
+    print(f"{number} streams of ext_proc: none fails", flush=True)
     return 0
 
 

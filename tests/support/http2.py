@@ -142,6 +142,10 @@ class Answering:
         """Written frames as words, without greetings."""
         return [said for each in read(self.out) if (said := words(each)) and said != "ACK"]
 
+    @property
+    def num_acks(self) -> int:
+        return sum(words(each) == "ACK" for each in read(self.out))
+
 
 def headers_of(out: bytes) -> dict[int, list[Header]]:
     """Headers and trailers by stream, decoded by hpack."""

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvgate")
 
+NOTICE_S = 4.0
+"""Time for clients to notice that a gateway stops: Envoy needs 2 s with the health checks of deploy/envoy."""
+LOOK_EVERY_S = 0.05
 HEADROOM_BYTES = 6 << 20
 """Headers beside a body: Envoy sends a buffered one in one message."""
 
@@ -135,8 +138,14 @@ class GrpcPortsPart(Component):
         return all(await asyncio.gather(*(server.leave(seconds, stop) for server in self._servers)))
 
     async def drain(self, seconds: float) -> None:
-        """Stop serving once readiness is off; streams have so many seconds to end."""
-        await asyncio.gather(*(server.stop(seconds) for server in self._servers))
+        """Go on serving while health checks see that readiness is off, so that clients turn elsewhere; then
+        end with the open streams, within so many seconds in all."""
+        loop = asyncio.get_running_loop()
+        deadline, noticed = loop.time() + seconds, loop.time() + min(NOTICE_S, seconds / 2)
+        while any(each.num_connections for each in self._servers) and loop.time() < noticed:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
+        left_s = max(0.0, deadline - loop.time())
+        await asyncio.gather(*(server.stop(left_s) for server in self._servers))
 
     async def stop(self) -> None:
         if self._door is not None:

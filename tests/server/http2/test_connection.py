@@ -15,7 +15,15 @@ from gateway.server.http2.frames import (
     window_update,
 )
 from gateway.server.http2.limits import Http2Limits
-from tests.server.http2.h2spec import CASES, CLOSED_CASES, FIRST_BYTES, HALF_CLOSED_CASES, Case
+from tests.server.http2.h2spec import (
+    CASES,
+    CLOSED_CASES,
+    ELSEWHERE,
+    FIRST_BYTES,
+    HALF_CLOSED_CASES,
+    SECTIONS,
+    Case,
+)
 from tests.support.http2 import HELLO, POST, Answering, block, data, events_of, opened, read, request, words
 
 SIZES = (1, 2, 7, 1 << 20)
@@ -38,7 +46,21 @@ def played(sent: bytes, size: int, side: Answering | None = None) -> Answering:
 def result(side: Answering) -> str:
     answers = side.answers()
     faults = [each for each in answers if each.startswith("GOAWAY") or "ERROR" in each or "CLOSED" in each]
-    return faults[0] if faults else answers[-1] if answers else ""
+    found = faults[0] if faults else answers[-1] if answers else f"ACK {side.num_acks}"
+    assert side.http2.is_over is found.startswith("GOAWAY"), "a connection error closes it, and nothing else"
+    return found
+
+
+def test_each_case_of_h2spec_is_played() -> None:
+    played = [each.name.split()[0] for each in [*CASES, *FIRST_BYTES, *HALF_CLOSED_CASES, *CLOSED_CASES]]
+    expected = {
+        f"{suite}/{section}.{number}"
+        for suite, sections in SECTIONS.items()
+        for section, count in sections.items()
+        for number in range(1, count + 1)
+    }
+    assert len(played) == len(set(played)) and expected - set(played) == ELSEWHERE
+    assert len(expected) == 147
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
