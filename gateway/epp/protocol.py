@@ -263,7 +263,7 @@ class PickProtocol:
         )
         self._echo(body)
 
-    def go_on(self, removed: Iterable[bytes]) -> None:
+    def go_on(self, removed: Sequence[bytes]) -> None:
         """Let the request pass unread and without a destination, and each part of its body as it comes."""
         self.request, self._is_passed = RequestState.ANSWERED, True
         self.outbox.append(messages.head(is_response=False, removed=removed))
