@@ -4,14 +4,13 @@ way, Session with many."""
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.errors import FAILED, GatewayError
+from gateway.decide import replies
 from gateway.decide.decision import DecideDoor, OpenDecision
-from gateway.decide.message_bounds import check_bounds
-from gateway.decide.requests import decoded
+from gateway.decide.requests import AskedDecision, asked_of, report_of, session_request_of
 from gateway.epp.stream import GrpcStream
-from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
 log = logging.getLogger("kvgate.decide")
 
@@ -62,8 +61,8 @@ class DecisionStream:
     def _take(self, message: bytes) -> None:
         raise NotImplementedError
 
-    def _ask(self, message: pb.DecideRequest, answer: Callable[[pb.DecideReply], None]) -> None:
-        OpenDecision(self._door, message, answer, self._open).ask()
+    def _ask(self, asked: AskedDecision, answer: Callable[[bytes], None]) -> None:
+        OpenDecision(self._door, asked, answer, self._open).ask()
 
     def _end(self, status: int, text: str = "") -> None:
         self._is_over = True
@@ -84,13 +83,11 @@ class DecideCall(DecisionStream):
     def _take(self, message: bytes) -> None:
         if self._open:
             raise GatewayError("the method accepts one message per call")
-        check_bounds(message, pb.DecideRequest)
-        asked: Any = decoded(pb.DecideRequest, message)
-        self._ask(asked, self._answer)
+        self._ask(asked_of(message), self._answer)
 
-    def _answer(self, reply: pb.DecideReply) -> None:
+    def _answer(self, reply: bytes) -> None:
         if not self._is_over:
-            self._stream.send(reply.SerializeToString())
+            self._stream.send(reply)
             self._end(OK)
 
 
@@ -100,9 +97,7 @@ class ReportCall(DecisionStream):
     __slots__ = ()
 
     def _take(self, message: bytes) -> None:
-        check_bounds(message, pb.ReportRequest)
-        report: Any = decoded(pb.ReportRequest, message)
-        self._stream.send(self._door.report(report).SerializeToString())
+        self._stream.send(replies.reported(self._door.report(report_of(message))))
         self._end(OK)
 
 
@@ -118,20 +113,18 @@ class SessionCall(DecisionStream):
             self._end(OK)
 
     def _take(self, message: bytes) -> None:
-        check_bounds(message, pb.SessionRequest)
-        asked: Any = decoded(pb.SessionRequest, message)
-        which = asked.WhichOneof("request")
-        if which == "decide":
-            self._ask(asked.decide, partial(self._answer, asked.tag))
-        elif which == "report":
-            reply = pb.SessionReply(tag=asked.tag, report=self._door.report(asked.report))
-            self._stream.send(reply.SerializeToString())
+        request, asked = session_request_of(message)
+        if asked is not None:
+            self._ask(asked, partial(self._answer, request.tag))
+        elif request.WhichOneof("request"):
+            reply = replies.reported(self._door.report(request.report))
+            self._stream.send(replies.in_session(request.tag, reply, is_report=True))
         else:
             raise GatewayError("the message has no request of a known kind")
 
-    def _answer(self, tag: int, reply: pb.DecideReply) -> None:
+    def _answer(self, tag: int, reply: bytes) -> None:
         if not self._is_over:
-            self._stream.send(pb.SessionReply(tag=tag, decide=reply).SerializeToString())
+            self._stream.send(replies.in_session(tag, reply, is_report=False))
 
 
 def services_of(door: DecideDoor) -> Mapping[bytes, Callable[[GrpcStream], DecisionStream]]:
