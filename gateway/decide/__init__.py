@@ -11,5 +11,6 @@ requests   a message as a client's request             replies    a decision, or
 reports    what was reported, as a worker's answer     report_relay  between processes
 decision   one decision: request, booking, expiry
 services   Decide, Report and Session as gRPC streams  message_bounds  limits, before a message is decoded
+message_parts  token ids and the message around them, read by hand
 metrics    of decisions                                client     for programs: `kvgate.DecideClient`
 """

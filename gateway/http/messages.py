@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from mypy_extensions import mypyc_attr
 
 from gateway.core.caller import Caller
+from gateway.core.token_prompt import TokenPrompt
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as received."""
@@ -42,6 +43,7 @@ class HttpRequest:
     workers, behind such proxies. `caller` is the authenticated caller, if any
     (`tenancy/auth/authenticator.py`). `is_trusted`: a trusted proxy set its identity headers. `request_id` is
     the id in the answer, the log and the admin API, set where one is needed first (`server/responder.py`).
+    `prompt` has the token ids of a body with a stand-in for them.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class HttpRequest:
         "caller",
         "is_trusted",
         "request_id",
+        "prompt",
     )
 
     def __init__(
@@ -85,6 +88,7 @@ class HttpRequest:
         self.caller: Caller | None = None
         self.is_trusted = False
         self.request_id = b""
+        self.prompt: TokenPrompt | None = None
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:

@@ -29,7 +29,7 @@ from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
 from gateway.core.kv_events import DecodeError
 from gateway.decide.message_bounds import MAX_TOKEN_IDS, check_bounds
-from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
+from gateway.decide.requests import MAX_HEADERS_BYTES, AskedDecision, http_of
 from gateway.disaggregation.stream_holdback import HeldStream
 from gateway.discovery import lora_wire
 from gateway.discovery.engine_detection import Engines
@@ -172,9 +172,9 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     asked = decide_pb2.DecideRequest()
     for _ in range(256):
         asked.headers.add(name="a" * 100, value=b"b" * (MAX_HEADERS_BYTES // 256 - 100))
-    yield "a decision's headers", partial(http_of, asked, 64 * MIB)
+    yield "a decision's headers", partial(http_of, AskedDecision(asked), 64 * MIB)
     ids = decide_pb2.DecideRequest(token_ids=[1] * MAX_TOKEN_IDS)
-    yield "a decision's token ids", partial(http_of, ids, 64 * MIB)
+    yield "a decision's token ids", partial(http_of, AskedDecision(ids), 64 * MIB)
     yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
     for size in (FREE_BYTES, MAX_BESIDE_BYTES, 8 * MIB):
         yield f"headers of ext_proc in {size} bytes", _headers_of(size - 20)
