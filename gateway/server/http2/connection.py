@@ -52,7 +52,7 @@ from gateway.server.http2.limits import (
     Http2Limits,
 )
 from gateway.server.http2.peer_settings import apply_settings
-from gateway.server.http2.request_head import RequestHead, trailers_fault
+from gateway.server.http2.request_head import StreamHead, trailers_fault
 from gateway.server.http2.send_queue import DEFAULT_WINDOW, SendQueue
 from gateway.server.http2.stream import Http2Stream
 
@@ -478,7 +478,7 @@ class Http2Connection:
         stream.is_remote_closed = True
         return DataCame(stream, b"", True)
 
-    def _open(self, stream_id: int, head: RequestHead, is_end: bool) -> Event | None:
+    def _open(self, stream_id: int, head: StreamHead, is_end: bool) -> Event | None:
         self.last_stream_id = stream_id
         if len(self.streams) >= self.limits.max_streams or stream_id > self._final_id:
             self._refuse(stream_id, REFUSED_STREAM)

@@ -1,13 +1,13 @@
 """Events of an HTTP/2 connection. Plain classes, since frozen ones cost ten times as much to make."""
 
-from gateway.server.http2.request_head import RequestHead
+from gateway.server.http2.request_head import StreamHead
 from gateway.server.http2.stream import Http2Stream
 
 
 class RequestBegan:
     __slots__ = ("stream", "head", "is_end")
 
-    def __init__(self, stream: Http2Stream, head: RequestHead, is_end: bool) -> None:
+    def __init__(self, stream: Http2Stream, head: StreamHead, is_end: bool) -> None:
         self.stream = stream
         self.head = head
         self.is_end = is_end

@@ -35,7 +35,7 @@ from gateway.server.http2.grpc_framing import (
     trailers,
 )
 from gateway.server.http2.limits import Http2Limits
-from gateway.server.http2.request_head import RequestHead
+from gateway.server.http2.request_head import StreamHead
 from gateway.server.http2.service import Services, StreamHandler
 from gateway.server.http2.stream import Http2Stream
 
@@ -254,7 +254,7 @@ class GrpcConnection:
             if self._is_end:
                 self._end(call.stream)
 
-    def _begin(self, stream: Http2Stream, head: RequestHead) -> None:
+    def _begin(self, stream: Http2Stream, head: StreamHead) -> None:
         method, path = head.method, head.path
         if method != b"POST" or not head.content_type.startswith(b"application/grpc"):
             return self.http2.end(stream, http_error(415 if method == b"POST" else 405))

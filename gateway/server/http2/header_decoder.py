@@ -15,7 +15,7 @@ from gateway.http.messages import Header
 from gateway.server.http2.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2Error
 from gateway.server.http2.header_table import MAX_TABLE_BYTES, HeaderTable, size_of
 from gateway.server.http2.huffman import HuffmanError, huffman_decoded
-from gateway.server.http2.request_head import RequestHead
+from gateway.server.http2.request_head import StreamHead
 
 MAX_KNOWN_BLOCKS: Final = 64
 MAX_KNOWN_BYTES: Final = 512
@@ -32,17 +32,17 @@ class HeaderList:
 
     def __init__(self, headers: list[Header]) -> None:
         self.headers = headers
-        self._request: RequestHead | None = None
+        self._request: StreamHead | None = None
 
     def __repr__(self) -> str:
         return f"HeaderList({len(self.headers)} headers)"
 
     @property
-    def request(self) -> RequestHead:
+    def request(self) -> StreamHead:
         """The headers as those of a request; a block that repeats is judged once."""
         request = self._request
         if request is None:
-            request = self._request = RequestHead(self.headers)
+            request = self._request = StreamHead(self.headers)
         return request
 
 

@@ -12,7 +12,7 @@ _OF_CONNECTION: Final = frozenset(
 )
 
 
-class RequestHead:
+class StreamHead:
     """Headers of a request; `fault` is what makes them malformed, "" for good ones. `num_expected` is the
     content-length, -1 without one."""
 
@@ -36,7 +36,7 @@ class RequestHead:
                 self._expect(value)
 
     def __repr__(self) -> str:
-        return f"RequestHead({self.method!r}, {self.path!r}, {self.fault or 'good'})"
+        return f"StreamHead({self.method!r}, {self.path!r}, {self.fault or 'good'})"
 
     def _expect(self, length: bytes) -> None:
         if self.num_expected < 0:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.server.http2.request_head import (
     NAME_BYTES,
-    RequestHead,
+    StreamHead,
     field_fault,
     request_fault,
     trailers_fault,
@@ -15,7 +15,7 @@ from tests.support.http2 import POST
 
 
 def test_a_request_has_what_a_server_reads() -> None:
-    head = RequestHead([*POST, (b"grpc-timeout", b"1S"), (b"content-length", b"12")])
+    head = StreamHead([*POST, (b"grpc-timeout", b"1S"), (b"content-length", b"12")])
     assert (head.method, head.path, head.content_type) == (b"POST", b"/test.Echo/Run", b"application/grpc")
     assert (head.timeout, head.num_expected, head.fault) == (b"1S", 12, "")
     assert "good" in repr(head)
@@ -32,7 +32,7 @@ def test_a_request_has_what_a_server_reads() -> None:
     ],
 )
 def test_content_lengths(length: bytes, num_expected: int, fault: str) -> None:
-    head = RequestHead([*POST, (b"content-length", length)])
+    head = StreamHead([*POST, (b"content-length", length)])
     assert (head.num_expected, head.fault) == (num_expected, fault)
 
 
@@ -54,7 +54,7 @@ def test_names_have_the_letters_of_tokens_only(name: bytes) -> None:
 )
 def test_malformed_pseudo_headers(headers: list[tuple[bytes, bytes]], words: str) -> None:
     assert words in request_fault(headers)
-    assert words in RequestHead(headers).fault
+    assert words in StreamHead(headers).fault
 
 
 def test_a_good_request_has_no_fault() -> None:
