@@ -8,7 +8,7 @@ from gateway.core.decision import Decision
 from gateway.core.errors import GatewayError
 from gateway.core.worker import Worker
 from gateway.epp.envoy_connection import changes
-from gateway.http.messages import Header
+from gateway.http.messages import Header, OutgoingHead
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
@@ -42,10 +42,10 @@ def decided(
 
 
 def requested(
-    reply: pb.DecideReply, given: list[Header], target: bytes, head: bytes, body: bytes | None
+    reply: pb.DecideReply, given: list[Header], target: bytes, head: OutgoingHead, body: bytes | None
 ) -> None:
     """Add how the worker's request differs from the client's; `given` and `target` are the client's, `head`
-    the worker's as HTTP/1.1, and `body` the worker's where it differs."""
+    the worker's, and `body` the worker's where it differs."""
     made = reply.decided
     changed, removed = changes(given, target, head)
     for name, value in changed:

@@ -24,8 +24,8 @@ from gateway.core.outcome import SERVER_ERROR
 from gateway.core.pool_objects import PoolObjects
 from gateway.core.worker import Worker, WorkerId
 from gateway.epp import protocol
-from gateway.epp.control_headers import CONTROL, as_declared, control_of, with_model
-from gateway.epp.destination import SPOOFED, endpoint_of, joined, outside, spoofed, subset_of
+from gateway.epp.control_headers import CONTROL, PICKERS, as_declared, control_of, with_model
+from gateway.epp.destination import endpoint_of, joined, outside, spoofed, subset_of
 from gateway.epp.envoy_connection import EnvoyConnection, changes
 from gateway.epp.fallbacks import fallbacks_of
 from gateway.epp.held_bookings import HeldBookings
@@ -36,7 +36,7 @@ from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
 from gateway.http.content import check_contents
 from gateway.http.headers import WORKERS_OWN
-from gateway.http.messages import Header, HttpRequest, ResponseHead
+from gateway.http.messages import Header, HttpRequest, OutgoingHead, ResponseHead
 from gateway.http.redirect import is_redirect
 from gateway.proxy.api import Api
 from gateway.proxy.context import Context
@@ -199,6 +199,8 @@ class StreamPicker:
     # the request -------------------------------------------------------------------------------
 
     def _take(self, event: protocol.Event) -> None:
+        if isinstance(event, protocol.ResponseData):
+            return self._answer_data(event)
         if isinstance(event, protocol.RequestHead):
             self._headers, hints = event.headers, [event.subset]
             if self._door.options.conformance and (hint := _value(event.headers, TEST_SELECTION)):
@@ -219,10 +221,8 @@ class StreamPicker:
             self._door.log.error(text, event.mode)
             self._headers = event.headers
             return self._protocol.go_on(b"") if self._may_pass(self._request()) else None
-        elif isinstance(event, protocol.ResponseBegan):
-            return self._answer_began(event)
         else:
-            return self._answer_data(event)
+            return self._answer_began(event)
         if self._protocol.request is RequestState.WHOLE:
             self._ask()
         return None
@@ -242,35 +242,35 @@ class StreamPicker:
         http.is_trusted = self._door.options.trust_headers
         if self._model is not None and http.body:
             http.body = with_model(http.body, self._model)
-        loop = self._door.context.loop
-        self._timer = loop.call_later(DECIDE_WITHIN_S, self._late)
         self._http = http
         self._responder = PickResponder(http, self._refuse, self._door.api.standing(http))
         self._waiting = self._door.api.handle(http, self._responder, self._plan)
         if self._waiting is None:
             self._door.context.let_go(http)
+        elif self._protocol.request is not RequestState.ANSWERED:  # most are by now: a timer is dear
+            self._timer = self._door.context.loop.call_later(DECIDE_WITHIN_S, self._late)
 
     def _request(self) -> HttpRequest:
         method, target, headers = "GET", b"/", []
-        for name, value in self._headers:
-            if name == b":method":
-                method = value.decode("latin-1")
-            elif name == b":path":
-                target = value
-            elif name[:1] != b":":
-                headers.append((name, value))
-        if count := spoofed(headers):
-            self._door.counts["spoofed_header"] += count
+        for header in self._headers:
+            if header[0][:1] != b":":
+                headers.append(header)
+            elif header[0] == b":method":
+                method = header[1].decode("latin-1")
+            elif header[0] == b":path":
+                target = header[1]
         self._target, self._headers = target, headers
-        own = [header for header in headers if header[0] not in SPOOFED and header[0] not in CONTROL]
+        own = [header for header in headers if header[0] not in PICKERS]
         http = HttpRequest(method, target, own, is_upgrade=self._protocol.is_tunnel)
         if len(own) != len(headers):
             self._steer(http, headers)
         return http
 
     def _steer(self, http: HttpRequest, headers: list[Header]) -> None:
-        """Obey the control headers where Envoy sets them; count them where any client may."""
+        """Count spoofed headers, and obey control headers where Envoy sets them, or count them too."""
         door = self._door
+        if count := spoofed(headers):
+            door.counts["spoofed_header"] += count
         if not door.options.trust_headers:
             door.counts["untrusted_header"] += sum(name in CONTROL for name, _ in headers)
             return
@@ -356,7 +356,7 @@ class StreamPicker:
             exchange.send_on(self._connection)
         self._flush()
 
-    def _picked(self, head: bytes, body: bytes) -> None:
+    def _picked(self, head: OutgoingHead, body: bytes) -> None:
         """Called by the exchange with the worker's request."""
         exchange, responder, http = self._exchange, self._responder, self._http
         assert exchange is not None and responder is not None and http is not None
@@ -437,8 +437,9 @@ class StreamPicker:
         changed = [h for h in passed.headers if h not in had] if passed is not None else []
         if self._door.options.conformance and event.served:
             changed.append((TEST_SERVED, event.served.encode()))
-        is_set = {name for name, _ in changed}
-        self._protocol.response_head(changed, sorted({n for n, _ in headers if n in WORKERS_OWN} - is_set))
+        removed = {name for name, _ in headers if name in WORKERS_OWN}
+        removed.difference_update([name for name, _ in changed])
+        self._protocol.response_head(changed, sorted(removed))
         if event.is_end:
             (self._connection.sink or sink).upstream_ended(b"")
         return None

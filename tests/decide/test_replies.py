@@ -2,6 +2,7 @@ import pytest
 
 from gateway.core.errors import TooManyRequests
 from gateway.decide.replies import queued, rejected, requested, target_of
+from gateway.http.messages import OutgoingHead
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from tests.support.fakes import worker
 
@@ -16,13 +17,8 @@ def test_a_target_has_an_address_to_connect_to(name: str, address: str) -> None:
 
 def test_only_what_differs_from_the_clients_request_is_in_the_reply() -> None:
     given = [(b"authorization", b"Bearer client"), (b"x-vllm-priority", b"1")]
-    lines = [
-        b"POST /base/v1 HTTP/1.1",
-        b"authorization: Bearer worker",
-        b"x-data-parallel-rank: 1",
-        b"host: w",
-    ]
-    head = b"\r\n".join(lines) + b"\r\n\r\n"
+    headers = [(b"authorization", b"Bearer worker"), (b"x-data-parallel-rank", b"1"), (b"host", b"w")]
+    head = OutgoingHead("POST", b"/base/v1", headers)
     reply = pb.DecideReply()
     requested(reply, given, b"/v1", head, None)
     made = reply.decided

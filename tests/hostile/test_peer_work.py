@@ -351,7 +351,7 @@ PLACES = {
     "gateway/epp/messages.py": "a body and 128 KiB beside it, of 4,096 fields (epp/message_fields.py)",
     "gateway/engine_test/subject.py": "answers of 8 MiB at most, in a command's own process",
     "gateway/http/cache_report.py": PARSED,
-    "gateway/http/sse.py": READS,
+    "gateway/http/stream_chunks.py": READS,
     "gateway/http/usage_injection.py": READS,
     "gateway/http/usage_redaction.py": READS,
     "gateway/http/websocket_frames.py": "reads of 8 KiB; messages of 256 KiB are decoded",
