@@ -206,6 +206,8 @@ COMPILED = [
     "gateway/requests/named_session.py",
     "gateway/apis/open_routes.py",
     "gateway/http/json_usage.py",
+    "gateway/http/sse.py",
+    "gateway/http/usage_injection.py",
     "gateway/proxy/usage_check.py",
     "gateway/tokenization/template_stability.py",
     "gateway/tokenization/conversation_features.py",

@@ -25,7 +25,7 @@ from gateway.epp.fallbacks import fallbacks_of
 from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.responder import PickResponder
 from gateway.http.content import check_contents
-from gateway.http.messages import Header, HttpRequest
+from gateway.http.messages import Header, HttpRequest, OutgoingHead
 from gateway.observability import traceparent
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
@@ -283,7 +283,7 @@ class OpenDecision:
                 self._timer.cancel()
         return True
 
-    def _picked(self, head: bytes, body: bytes) -> None:
+    def _picked(self, head: OutgoingHead, body: bytes) -> None:
         """Called by the exchange with the worker's request."""
         exchange, responder, http, door = self._exchange, self._responder, self._http, self._door
         if exchange is None or responder is None or http is None or exchange.decision is None:

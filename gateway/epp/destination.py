@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -9,9 +10,11 @@ from google.protobuf.struct_pb2 import ListValue
 
 from gateway.http.messages import Header
 
+DESTINATION: Final = b"x-gateway-destination-endpoint"
+
 SPOOFED: Final = frozenset(
     {
-        b"x-gateway-destination-endpoint",
+        DESTINATION,
         b"x-gateway-destination-endpoint-subset",
         b"x-gateway-destination-endpoint-served",
     }
@@ -21,6 +24,7 @@ SPOOFED: Final = frozenset(
 MAX_PORT_DIGITS: Final = 5
 
 
+@lru_cache(maxsize=4096)  # parsing a URL and an address costs as much as a third of a pick
 def endpoint_of(url: str) -> str | None:
     """`ip:port` of a worker's URL, `[ip]:port` in IPv6; None where the host is a name."""
     parts = urlsplit(url)

@@ -20,8 +20,8 @@ from gateway.core.errors import FAILED, GatewayError, NoWorker
 from gateway.core.outcome import SERVER_ERROR
 from gateway.core.worker import Worker, WorkerId
 from gateway.epp import protocol
-from gateway.epp.control_headers import CONTROL, as_declared, control_of, with_model
-from gateway.epp.destination import SPOOFED, is_in, spoofed, subset_of
+from gateway.epp.control_headers import CONTROL, PICKERS, as_declared, control_of, with_model
+from gateway.epp.destination import is_in, spoofed, subset_of
 from gateway.epp.door import Door
 from gateway.epp.envoy_connection import EnvoyConnection, changes
 from gateway.epp.fallbacks import fallbacks_of
@@ -32,7 +32,7 @@ from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
 from gateway.http.content import check_contents
 from gateway.http.headers import WORKERS_OWN
-from gateway.http.messages import Header, HttpRequest, ResponseHead
+from gateway.http.messages import Header, HttpRequest, OutgoingHead, ResponseHead
 from gateway.proxy.exchange import InferenceExchange
 from gateway.server.body_budget import Intake
 from gateway.server.responder import Exchange
@@ -173,6 +173,8 @@ class StreamPicker:
     # the request -------------------------------------------------------------------------------
 
     def _take(self, event: protocol.Event) -> None:
+        if isinstance(event, protocol.ResponseData):
+            return self._answer_data(event)
         if isinstance(event, protocol.RequestHead):
             self._headers, hints = event.headers, [event.subset]
             if self._door.options.conformance and (hint := _value(event.headers, TEST_SELECTION)):
@@ -184,10 +186,8 @@ class StreamPicker:
                 return self._refuse_with(error)
         elif isinstance(event, protocol.UnsupportedMode):
             return self._pass_unread(event)
-        elif isinstance(event, protocol.ResponseBegan):
-            return self._answer_began(event)
         else:
-            return self._answer_data(event)
+            return self._answer_began(event)
         if self._protocol.request is RequestState.WHOLE:
             self._ask()
         return None
@@ -207,17 +207,16 @@ class StreamPicker:
         http.is_trusted = self._door.options.trust_headers
         if self._model is not None and http.body:
             http.body = with_model(http.body, self._model)
-        loop = self._door.context.loop
-        self._timer = loop.call_later(DECIDE_WITHIN_S, self._late)
         self._http = http
         self._responder = PickResponder(http, self._refuse, self._door.api.standing(http))
-        now, addresses = loop.time(), self._door.addresses
-        fleet = self._door.context.router.fleet if self._subsets else ()
-        urls = [member.worker.url for member in fleet]
-        if any(addresses.is_missing(url, now) for url in urls):
-            self._door.context.tasks.start("resolve workers", self._handle_resolved(http, urls, now))
-        else:
-            self._handle(http)
+        if self._subsets:
+            context, addresses = self._door.context, self._door.addresses
+            urls, now = [member.worker.url for member in context.router.fleet], context.loop.time()
+            if any(addresses.is_missing(url, now) for url in urls):
+                self._limit_time()
+                context.tasks.start("resolve workers", self._handle_resolved(http, urls, now))
+                return None
+        return self._handle(http)
 
     async def _handle_resolved(self, http: HttpRequest, urls: list[str], now: float) -> None:
         """A subset has addresses: names of workers are looked up before they are compared."""
@@ -233,28 +232,34 @@ class StreamPicker:
         self._waiting = door.api.handle(http, responder, self._plan)
         if self._waiting is None:
             door.context.let_go(http)
+        elif self._protocol.request is not RequestState.ANSWERED:  # most are by now: a timer is dear
+            self._limit_time()
+
+    def _limit_time(self) -> None:
+        if self._timer is None:
+            self._timer = self._door.context.loop.call_later(DECIDE_WITHIN_S, self._late)
 
     def _request(self) -> HttpRequest:
         method, target, headers = "GET", b"/", []
-        for name, value in self._headers:
-            if name == b":method":
-                method = value.decode("latin-1")
-            elif name == b":path":
-                target = value
-            elif name[:1] != b":":
-                headers.append((name, value))
-        if count := spoofed(headers):
-            self._door.counts["spoofed_header"] += count
+        for header in self._headers:
+            if header[0][:1] != b":":
+                headers.append(header)
+            elif header[0] == b":method":
+                method = header[1].decode("latin-1")
+            elif header[0] == b":path":
+                target = header[1]
         self._target, self._headers = target, headers
-        own = [header for header in headers if header[0] not in SPOOFED and header[0] not in CONTROL]
+        own = [header for header in headers if header[0] not in PICKERS]
         http = HttpRequest(method, target, own, is_upgrade=self._protocol.is_tunnel)
         if len(own) != len(headers):
             self._steer(http, headers)
         return http
 
     def _steer(self, http: HttpRequest, headers: list[Header]) -> None:
-        """Obey the control headers where Envoy sets them; count them where any client may."""
+        """Count spoofed headers, and obey control headers where Envoy sets them, or count them too."""
         door = self._door
+        if count := spoofed(headers):
+            door.counts["spoofed_header"] += count
         if not door.options.trust_headers:
             door.counts["untrusted_header"] += sum(name in CONTROL for name, _ in headers)
             return
@@ -278,8 +283,7 @@ class StreamPicker:
             self._door.api.check_unread(http)
         except GatewayError as error:
             return self._refuse_with(error)
-        names = {name for name, _ in event.headers}
-        return self._protocol.go_on(sorted(name for name in names if name in SPOOFED or name in CONTROL))
+        return self._protocol.go_on(sorted(PICKERS.intersection([name for name, _ in event.headers])))
 
     def _plan(self, exchange: InferenceExchange) -> Plan:
         """The exchange's plan, with Envoy as the connection; nothing is tried again once it has the pick."""
@@ -348,7 +352,7 @@ class StreamPicker:
         self._door.log.warning("worker %s: its host name does not resolve; the pick failed", worker.id)
         return exchange.fail(NoWorker("the chosen worker cannot be reached; retry", retry_after_s=1))
 
-    def _picked(self, head: bytes, body: bytes) -> None:
+    def _picked(self, head: OutgoingHead, body: bytes) -> None:
         """Called by the exchange with the worker's request."""
         exchange, responder, http = self._exchange, self._responder, self._http
         assert exchange is not None and responder is not None and http is not None
@@ -425,7 +429,8 @@ class StreamPicker:
         if self._door.options.conformance and event.served:
             changed.append((TEST_SERVED, event.served.encode()))
         dropped = WORKERS_OWN if passed is None or passed.length is not None else WORKERS_OWN | {LENGTH}
-        removed = {name for name, _ in headers if name in dropped} - {name for name, _ in changed}
+        removed = {name for name, _ in headers if name in dropped}
+        removed.difference_update([name for name, _ in changed])
         self._protocol.response_head(changed, sorted(removed))
         if event.is_end:
             (self._connection.sink or sink).upstream_ended(b"")

@@ -78,7 +78,7 @@ def judge(
     if caller is not None:
         caller.check(request.model)
         request.tenant = caller.tenant
-    if (asked is None or is_chosen) and b"?" in http.target:
+    if (asked is None or is_chosen) and http.has_query:
         http.target = renamed_query(http.target, request.model)  # the query may name an empty one
     if session := session_of(http, *session_names):
         request.session = session

@@ -361,7 +361,7 @@ PLACES = {
     "gateway/epp/dynamic_metadata.py": "128 KiB beside a body (epp/processing_request.py)",
     "gateway/engine_test/subject.py": "answers of 8 MiB at most, in a command's own process",
     "gateway/http/cache_report.py": PARSED,
-    "gateway/http/sse.py": READS,
+    "gateway/http/stream_chunks.py": READS,
     "gateway/http/usage_injection.py": READS,
     "gateway/http/usage_redaction.py": READS,
     "gateway/http/websocket_frames.py": "reads of 8 KiB; messages of 256 KiB are decoded",
