@@ -54,6 +54,7 @@ class ProcessingRequest:
         "response_mode",
         "metadata",
         "_num_beside",
+        "_num_fields",
     )
 
     def __init__(self) -> None:
@@ -66,10 +67,13 @@ class ProcessingRequest:
         self.request_mode = self.response_mode = 0
         self.metadata: list[bytes] = []
         """Parts of an encoded FilterMetadata."""
-        self._num_beside = 0
+        self._num_beside = self._num_fields = 0
 
     def _count(self, num_bytes: int) -> None:
         self._num_beside += num_bytes
+        self._num_fields += 1
+        if self._num_fields > MAX_FIELDS:
+            raise ProtocolError(f"the message has over {MAX_FIELDS:,} fields")
         if self._num_beside > MAX_BESIDE_BYTES:
             raise ProtocolError(f"at most {MAX_BESIDE_BYTES:,} bytes are accepted in addition to a body")
 
@@ -93,7 +97,7 @@ class ProcessingRequest:
                 self._read_modes(data, start, at)
             elif tag == REQUEST_TRAILERS << 3 | 2 or tag == RESPONSE_TRAILERS << 3 | 2:
                 self._become(tag >> 3)
-                _check(data, start, at)
+                self._check(data, start, at)
 
     def _become(self, kind: int) -> None:
         """Drop what another field of the same `oneof` has set; a repeated one is merged."""
@@ -117,6 +121,7 @@ class ProcessingRequest:
     def _read_headers(self, data: bytes, at: int, end: int) -> None:
         while at < end:
             tag, start, at = _field(data, at, end, _MAX_DEPTH - 1)
+            self._count(0)
             if tag == _HEADERS:
                 self._read_header_map(data, start, at)
             elif tag == _HEADERS_END:
@@ -127,9 +132,11 @@ class ProcessingRequest:
         while at < end:
             tag, start, at = _field(data, at, end, _MAX_DEPTH - 2)
             if tag == _HEADERS:
-                headers.append(_header(data, start, at))
-        if len(headers) > MAX_FIELDS:
-            raise ProtocolError(f"at most {MAX_FIELDS:,} headers are accepted")
+                headers.append(self._header(data, start, at))
+                if len(headers) > MAX_FIELDS:
+                    raise ProtocolError(f"at most {MAX_FIELDS:,} headers are accepted")
+            else:
+                self._count(0)
 
     def _read_modes(self, data: bytes, at: int, end: int) -> None:
         self.has_modes = True
@@ -140,6 +147,29 @@ class ProcessingRequest:
             elif tag == _RESPONSE_MODE:
                 self.response_mode = _int32(_value(data, start))
 
+    def _header(self, data: bytes, at: int, end: int) -> Header:
+        key = value = raw_value = b""
+        num = 0
+        while at < end:
+            tag, start, at = _field(data, at, end, _MAX_DEPTH - 3)
+            num += 1
+            if num > 3:
+                self._count(0)
+            if tag == _KEY:
+                key = data[start:at]
+                key.decode()  # a string is rejected where it is not UTF-8
+            elif tag == _RAW_VALUE:
+                raw_value = data[start:at]
+            elif tag == _VALUE:
+                value = data[start:at]
+        return key, raw_value or value
+
+    def _check(self, data: bytes, at: int, end: int) -> None:
+        """Read a message of which no field is used."""
+        while at < end:
+            self._count(0)
+            _, _, at = _field(data, at, end, _MAX_DEPTH - 1)
+
 
 def decode(data: bytes) -> ProcessingRequest:
     """Decode a message of Envoy. Raises ProtocolError, also over 128 KiB beside a body, or 4,096 headers."""
@@ -149,26 +179,6 @@ def decode(data: bytes) -> ProcessingRequest:
     except (IndexError, UnicodeDecodeError) as exc:
         raise ProtocolError(_BROKEN) from exc
     return message
-
-
-def _header(data: bytes, at: int, end: int) -> Header:
-    key = value = raw_value = b""
-    while at < end:
-        tag, start, at = _field(data, at, end, _MAX_DEPTH - 3)
-        if tag == _KEY:
-            key = data[start:at]
-            key.decode()  # a string is rejected where it is not UTF-8
-        elif tag == _RAW_VALUE:
-            raw_value = data[start:at]
-        elif tag == _VALUE:
-            value = data[start:at]
-    return key, raw_value or value
-
-
-def _check(data: bytes, at: int, end: int) -> None:
-    """Read a message of which no field is used."""
-    while at < end:
-        _, _, at = _field(data, at, end, _MAX_DEPTH - 1)
 
 
 def _field(data: bytes, at: int, end: int, depth: int) -> tuple[int, int, int]:
@@ -236,7 +246,7 @@ def _skipped(data: bytes, at: int, end: int, tag: int, depth: int) -> int:
     if kind == 5:
         return at + 4
     if kind == 3:
-        return _group_end(data, at, min(end, at + MAX_BESIDE_BYTES), tag, depth)
+        return _group_end(data, at, min(end, at + MAX_FIELDS), tag, depth)
     raise ProtocolError(_BROKEN)
 
 

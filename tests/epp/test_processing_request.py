@@ -118,14 +118,11 @@ def test_what_becomes_many_objects_is_limited(name: str) -> None:
 
 @pytest.mark.parametrize("unit", [b"\x50\x01", b"\x0a\x00", b"\x22\x00", b"\x42\x00"])
 def test_many_fields_are_limited_wherever_they_are(unit: bytes) -> None:
-    many = unit * (MAX_BESIDE_BYTES // 2)
+    many = unit * MAX_FIELDS
     decode(many)
-    with pytest.raises(ProtocolError, match="in addition to a body"):
-        decode(many + unit)
-    with pytest.raises(ProtocolError, match="in addition to a body"):
-        decode(b"\x22\x80\x80\x10" + unit * (128 << 10))
-    with pytest.raises(ProtocolError, match="not a ProcessingRequest"):
-        decode(b"\x53" + many + unit + b"\x54")
+    for broken in (many + unit, b"\x22\x80\x80\x10" + unit * (128 << 10), b"\x53" + many + unit + b"\x54"):
+        with pytest.raises(ProtocolError):
+            decode(broken)
 
 
 def test_headers_are_counted() -> None:
