@@ -23,7 +23,7 @@ MODEL = "m"
 WINDOW = 1 << 30
 TIMEOUT_S = 120.0
 VOCABULARY = 120_000
-FINISHED = pb.Finished(usage=pb.Usage(prompt_tokens=NUM_TOKENS, completion_tokens=16, cached_tokens=0))
+FINISHED = pb.Finished(usage=pb.Usage(prompt_tokens=NUM_TOKENS, output_tokens=16, cached_tokens=0))
 HEADERS = [
     (":authority", "127.0.0.1"),
     ("te", "trailers"),
