@@ -4,7 +4,6 @@
 report of its end, by `unary` calls or in a `session`, and prints the CPU-us of process PID for one of them.
 """
 
-import random
 import socket
 import sys
 import time
@@ -16,13 +15,10 @@ from gateway.decide.services import DECIDE, REPORT, SESSION
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.server.http2 import frames
 from loadtest.instruments import BenchError
+from loadtest.workloads.token_prompts import MODEL, NUM_OPEN, NUM_TOKENS, prompts
 
-NUM_TOKENS = 256
-NUM_OPEN = 8
-MODEL = "m"
 WINDOW = 1 << 30
 TIMEOUT_S = 120.0
-VOCABULARY = 120_000
 FINISHED = pb.Finished(usage=pb.Usage(prompt_tokens=NUM_TOKENS, output_tokens=16, cached_tokens=0))
 HEADERS = [
     (":authority", "127.0.0.1"),
@@ -31,13 +27,6 @@ HEADERS = [
     ("user-agent", "grpc-python/1.76.0 grpc-c/51.0.0 (linux; chttp2)"),
     ("grpc-accept-encoding", "identity, deflate, gzip"),
 ]
-
-
-def prompts(seed: int = 1) -> Iterator[list[int]]:
-    """Prompts that share no block with one another."""
-    rng = random.Random(seed)
-    while True:
-        yield [rng.randrange(VOCABULARY) for _ in range(NUM_TOKENS)]
 
 
 class RawConnection:

@@ -9,7 +9,7 @@ import time
 
 import kvgate
 from gateway.app import bundled_tokenizer
-from loadtest.decide_client import MODEL, NUM_OPEN, prompts
+from loadtest.workloads.token_prompts import MODEL, NUM_OPEN, prompts
 
 BATCH = 100
 """Requests that are parsed outside of the measured time."""
