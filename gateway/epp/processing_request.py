@@ -42,7 +42,7 @@ _BROKEN: Final = "the message is not a ProcessingRequest"
 
 @mypyc_attr(acyclic=True)
 class ProcessingRequest:
-    """One event of a request or of its answer; `kind` is the number of its field, 0 for unknown ones."""
+    """Event of a request or of its answer; `kind` is the number of its field, 0 for unknown ones."""
 
     __slots__ = (
         "kind",

@@ -32,7 +32,7 @@ from gateway.processes.messages import (
     Prepare,
     Prepared,
     Ready,
-    Report,
+    RelayedReport,
     Reported,
     decode_to_process,
     encode,
@@ -160,7 +160,7 @@ class Child:
             case Change(number):
                 if number in self._swaps:
                     self._swaps.pop(number)()
-            case Report(origin, number, report):
+            case RelayedReport(origin, number, report):
                 result = self._reports.apply(report)
                 if result is not None:
                     self._channel.send(encode(Reported(origin, number, result)))
@@ -175,7 +175,7 @@ class Child:
                 self._finish.set()
 
     def _pass_on(self, number: int, report: bytes) -> None:
-        self._channel.send(encode(Report(self._row, number, report)))
+        self._channel.send(encode(RelayedReport(self._row, number, report)))
 
     async def _prepare(self, asked: Prepare) -> None:
         """Prepare a configuration. Only the latest is kept: an earlier one without a change was rejected

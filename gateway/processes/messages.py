@@ -5,7 +5,7 @@ Begin, the shared memory ─────────────►  loads, star
                           ◄─────────────  Ready; or Refused, and it ends
 Client, AdminClient, each a connection ► serves it; counts those that it has closed in the memory
                           ◄─────────────  Leaving: no more connections (it received a signal itself)
-Report, to the others ◄───────────────►  a decision's report that reached another process than the decision
+RelayedReport, to others ◄────────────►  a decision's report that reached another process than the decision
 Reported, to that one ◄───────────────►  the process with the decision has applied it
 Prepare ──────────────────────────────►  another configuration: can it be applied?
                           ◄─────────────  Prepared
@@ -70,7 +70,7 @@ class Prepared(msgspec.Struct, tag=True):
     refusal: str | None = None
 
 
-class Report(msgspec.Struct, tag=True):
+class RelayedReport(msgspec.Struct, tag=True):
     """Report of a decision that process `origin` does not know; `number` is the origin's own."""
 
     origin: int
@@ -79,7 +79,7 @@ class Report(msgspec.Struct, tag=True):
 
 
 class Reported(msgspec.Struct, tag=True):
-    """Result of a Report, by the process with the decision."""
+    """Result of a RelayedReport, by the process with the decision."""
 
     origin: int
     number: int
@@ -100,8 +100,8 @@ class DrainNotice(msgspec.Struct, tag=True):
     pass
 
 
-ToProcess = Begin | NewClient | NewAdminClient | Drain | Prepare | Change | Report | Reported
-ToSupervisor = Ready | ConfigRejected | DrainNotice | Prepared | Report | Reported
+ToProcess = Begin | NewClient | NewAdminClient | Drain | Prepare | Change | RelayedReport | Reported
+ToSupervisor = Ready | ConfigRejected | DrainNotice | Prepared | RelayedReport | Reported
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_process = msgspec.msgpack.Decoder(ToProcess).decode

@@ -47,7 +47,7 @@ from gateway.processes.messages import (
     Prepare,
     Prepared,
     Ready,
-    Report,
+    RelayedReport,
     Reported,
     decode_to_supervisor,
     encode,
@@ -318,7 +318,7 @@ class Supervisor:
                 self._accept()
             case ConfigRejected(reason):
                 process.refusal = reason
-            case Report():
+            case RelayedReport():
                 for other in self._processes:
                     if other is not process:
                         other.send(message)
