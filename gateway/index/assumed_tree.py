@@ -192,6 +192,9 @@ class AssumedTree:
         run, last = oldest.last, oldest.last
         while run.parent is not None and run.start >= oldest.first:
             if run.kept is oldest:
+                if most == 0:
+                    oldest.last = run
+                    return last.prune()
                 if (left := len(run.blocks) - most) > 0:
                     oldest.last = run.split(left)
                     self._forget(run)

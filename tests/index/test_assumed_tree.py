@@ -111,3 +111,18 @@ def test_a_closed_tree_leaves_no_runs_that_refer_to_each_other() -> None:
     assert run.parent is None and run.kept is None and not tree._root.behind
     tree.unpin(PROMPTS[5], 0)
     assert (tree.num_pinned, tree.num_kept) == (0, 0)
+
+
+def test_the_oldest_request_loses_whole_runs_and_keeps_those_before_them() -> None:
+    tree = AssumedTree(KEEP_S, 5)
+    path, other = [BlockHash(i) for i in range(1, 6)], [BlockHash(-1), BlockHash(-2)]
+    for prompt in (path[:3], path, other):
+        tree.pin(prompt, 0)
+    for prompt in (path[:3], path, other):
+        tree.keep(prompt, 0, 0.0)
+        tree.unpin(prompt, 0)
+    assert tree.num_kept == 5
+    assert [tree.depth(each, 0, 0.0) for each in (path, other)] == [3, 2]
+    tree.keep([], 0, 0.0)
+    tree.reset()
+    assert tree.num_kept == 0 and not tree._root.behind
