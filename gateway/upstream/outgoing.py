@@ -5,7 +5,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.route_table import route_of
 from gateway.core.worker import Worker
 from gateway.http.headers import head_to_worker, upgrade_to_worker
-from gateway.http.messages import HttpRequest, OutgoingHead
+from gateway.http.messages import HttpRequest
 from gateway.requests.model_name import renamed_query
 from gateway.requests.multipart import renamed_body
 from gateway.upstream.pools import Pools
@@ -21,9 +21,7 @@ class Outgoing:
     def __repr__(self) -> str:
         return f"Outgoing({self._fleet!r})"
 
-    def head(
-        self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes
-    ) -> OutgoingHead:
+    def head(self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes) -> bytes:
         """The head before a body of `size` bytes."""
         pool = self._pools.of(worker.url)
         return head_to_worker(
@@ -37,7 +35,7 @@ class Outgoing:
             key=pool.key,
         )
 
-    def upgrade_head(self, http: HttpRequest, model: str, worker: Worker, request_id: bytes) -> OutgoingHead:
+    def upgrade_head(self, http: HttpRequest, model: str, worker: Worker, request_id: bytes) -> bytes:
         """The head of an offer to leave HTTP, which has no body."""
         pool = self._pools.of(worker.url)
         return upgrade_to_worker(
@@ -63,7 +61,7 @@ class Outgoing:
     def _target(self, http: HttpRequest, model: str, worker: Worker) -> bytes:
         """The request target, with that name where its query has the model too."""
         fleet = self._fleet
-        if not fleet.is_translated(model) or not http.has_query:
+        if b"?" not in http.target or not fleet.is_translated(model):
             return http.target
         return renamed_query(http.target, fleet.name_at(worker, model))
 

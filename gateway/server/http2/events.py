@@ -1,44 +1,39 @@
-"""Events of an HTTP/2 connection. Plain classes, since frozen ones cost ten times as much to make."""
+"""Events of an HTTP/2 connection, and of the gRPC on it."""
 
-from gateway.server.http2.request_head import StreamHead
+from dataclasses import dataclass
+
+from gateway.http.messages import Header
 from gateway.server.http2.stream import Http2Stream
 
 
+@dataclass(frozen=True, slots=True)
 class RequestBegan:
-    __slots__ = ("stream", "head", "is_end")
-
-    def __init__(self, stream: Http2Stream, head: StreamHead, is_end: bool) -> None:
-        self.stream = stream
-        self.head = head
-        self.is_end = is_end
-
-    def __repr__(self) -> str:
-        return f"RequestBegan({self.stream}, {self.head}, end={self.is_end})"
+    stream: Http2Stream
+    headers: list[Header]
+    is_end: bool
 
 
+@dataclass(frozen=True, slots=True)
 class DataCame:
-    __slots__ = ("stream", "data", "is_end")
-
-    def __init__(self, stream: Http2Stream, data: bytes, is_end: bool) -> None:
-        self.stream = stream
-        self.data = data
-        self.is_end = is_end
-
-    def __repr__(self) -> str:
-        return f"DataCame({self.stream}, {len(self.data)} bytes, end={self.is_end})"
+    stream: Http2Stream
+    data: bytes
+    is_end: bool
 
 
+@dataclass(frozen=True, slots=True)
 class StreamGone:
     """The peer reset a stream, or broke a rule in it."""
 
-    __slots__ = ("stream", "why")
+    stream: Http2Stream
+    why: str
 
-    def __init__(self, stream: Http2Stream, why: str) -> None:
-        self.stream = stream
-        self.why = why
 
-    def __repr__(self) -> str:
-        return f"StreamGone({self.stream}, {self.why!r})"
+@dataclass(frozen=True, slots=True)
+class MessageCame:
+    """A message of gRPC is whole."""
+
+    stream: Http2Stream
+    message: bytes
 
 
 Event = RequestBegan | DataCame | StreamGone
