@@ -16,13 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find kvgate gateway engines -name '*.py')
 
 # Tests that need more than this repository installs into $(VENV) have a marker and a target of their own.
-LOCAL := not vllm and not engines and not prometheus and not proxies and not envoy and not envoy_versions and not helm and not kube and not image and not console and not shells and not smoke
+LOCAL := not vllm and not engines and not prometheus and not proxies and not clients and not envoy and not envoy_versions and not helm and not kube and not image and not console and not shells and not smoke
 FAST_TESTS := not process and not slow
 # Folders in which all tests have one of these markers: each test process would import them for nothing.
-IGNORED := vllm sglang mlx llamacpp console shells proxies helm kube image envoy
+IGNORED := vllm sglang mlx llamacpp clients console shells proxies helm kube image envoy
 LOCAL_TESTS := $(IGNORED:%=--ignore=tests/%)
 
-.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
+.PHONY: run test lint check coverage flake wheel test-wheel test-wheel-debian test-clients test-console test-envoy test-envoy-versions test-helm test-image test-kube test-proxies test-pythons test-shells test-vllm test-engines test-engines-ci test-deploy bench bench-autoscale bench-bookings bench-console bench-day-one bench-epp bench-heal bench-hostile bench-index bench-instructions bench-kube bench-pd bench-policies bench-proxy bench-real-workers bench-redis bench-replay bench-smoke bench-templates bench-waits bench-warming soak fuzz lock changelog docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m kvgate demo --port $(PORT)
@@ -58,7 +58,7 @@ flake: MINUTES = 60
 flake: $(VENV)/.installed-dev
 	RUNS=$(RUNS) MINUTES=$(MINUTES) $(BIN)/python -m tests.support.flake $(BIN)/python -m pytest $(PARALLEL) $(LOCAL_TESTS) -m "$(LOCAL)$(if $(FAST), and $(FAST_TESTS))"
 
-test-envoy: $(VENV)/.installed-dev .venv-envoy/.installed
+test-envoy: $(VENV)/.installed-dev .venv-envoy/.installed .cache/gateway-api/.installed
 	ENVOY=.venv-envoy/bin/envoy $(PYTEST) $(PARALLEL) -m envoy tests/envoy
 
 # Each configuration and a routed request with older and newer Envoys: 40 MB each.
@@ -80,6 +80,10 @@ test-kube: $(VENV)/.installed-dev .cache/kube/.installed .cache/helm/.installed
 # Debian's Chromium, or that of CHROMIUM=; screenshots lie in .cache/console/. UPDATE=1: those of the docs, too
 test-console: $(VENV)/.installed-dev .cache/console/.installed
 	PYTHONPATH=.cache/console/site $(PYTEST) -m console tests/console
+
+# Debian's Go, and its crates for the machine's own Rust: the first run takes some minutes and 1 GB.
+test-clients: $(VENV)/.installed-dev .cache/clients/.installed
+	$(PYTEST) -m clients tests/clients
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(PYTEST) -m proxies
@@ -251,6 +255,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 	.venv-envoy/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/envoy/requirements.txt
 	@touch $@
 
+.cache/gateway-api/.installed: tests/envoy/types.sh
+	bash tests/envoy/types.sh .cache/gateway-api
+
 .cache/helm/.installed: tests/helm/install.sh tests/helm/kubectl.sh
 	PYTHON=$(PYTHON) bash tests/helm/install.sh .cache/helm
 
@@ -263,6 +270,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock loadtest/wheel_names.py
 
 .cache/console/.installed: tests/console/install.sh tests/console/requirements.txt
 	PYTHON=$(BIN)/python bash tests/console/install.sh .cache/console
+
+.cache/clients/.installed: tests/clients/install.sh
+	bash tests/clients/install.sh .cache/clients
 
 .cache/proxies/.installed: tests/proxies/install.sh
 	bash tests/proxies/install.sh .cache/proxies

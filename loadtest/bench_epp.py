@@ -8,7 +8,8 @@
 
 Request and answer bodies are FULL_DUPLEX_STREAMED, without TLS. `epp.small.cpu_us` is the CPU time of
 `nothing`: HTTP/2, gRPC, ext_proc's messages and the body both ways, all but the decision, which
-`epp.small.picker_cpu_us` has too. Machines are shared: each figure is the better of its rounds.
+`epp.small.picker_cpu_us` has too. `bench_decide.py` has the figures of the decision service. Machines are
+shared: each figure is the better of its rounds.
 """
 
 import os
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
+from loadtest.bench_decide import decision_figures, measure_decisions
 from loadtest.contenders import Contender, fake_workers, gateway, until_answers
 from loadtest.epp_config import envoy_config
 from loadtest.extent import extent
@@ -115,6 +117,8 @@ def run(directory: Path) -> Rounds:
                     run_loads(kind, Contender(kind, contender.port, pid), files, found)
             with gateway(ports, bundled_tokenizer()) as contender:
                 run_loads("proxy", contender, files, found)
+    for _ in range(ROUNDS):
+        measure_decisions(picker, found)
     with (
         fake_workers(NUM_WORKERS, 100, prompts) as ports,
         picker("own", ports) as (pid, port),
@@ -208,6 +212,7 @@ def figures(found: Rounds) -> Iterator[Figure]:
     yield median_of("epp.long_context_ratio", "", 0.9, ratios, is_floor=True)
     yield median_of("epp.long_context_per_s", "1/s", LLM_D_PER_S, found["own.per_s"], is_floor=True)
     yield best_of("epp.rss_mb", "MB", 120.0, found["own.rss_mb"])
+    yield from decision_figures(found)
 
 
 if __name__ == "__main__":

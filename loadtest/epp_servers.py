@@ -49,7 +49,7 @@ class AioServer:
         self._server: Any = grpc.aio.server(options=[("grpc.max_receive_message_length", 70 << 20)])
         for path, make in services.items():
             _, service, method = path.decode().split("/")
-            one = {method: grpc.stream_stream_rpc_method_handler(partial(_run, make, path))}
+            one = {method: _handler(make, path)}
             handler = grpc.method_handlers_generic_handler(service, one)
             self._server.add_generic_rpc_handlers([handler])
         self._starting: asyncio.Task[None] | None = None
@@ -63,6 +63,28 @@ class AioServer:
 
     async def stop(self, grace_s: float) -> None:
         await self._server.stop(grace_s)
+
+
+STREAMS = ("Process", "Session")
+"""Methods with many messages each way: the others are carried as the unary calls that they are."""
+
+
+def _handler(make: Service, path: bytes) -> grpc.RpcMethodHandler:
+    if path.decode().endswith(STREAMS):
+        return grpc.stream_stream_rpc_method_handler(partial(_run, make, path))
+    return grpc.unary_unary_rpc_method_handler(partial(_answer, make, path))
+
+
+async def _answer(make: Service, path: bytes, message: bytes, context: Any) -> bytes:
+    stream = AioStream(path)
+    handler = make(stream)
+    handler.message(message)
+    handler.half_closed()
+    answer = await stream.queue.get()
+    if answer is None:
+        status, text = stream.status
+        await context.abort(next(each for each in grpc.StatusCode if each.value[0] == status), text)
+    return answer or b""
 
 
 async def _run(

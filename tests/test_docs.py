@@ -96,6 +96,8 @@ OTHERS_FLAGS = frozenset(
         "enable-cache-report",
         "enable-lora",
         "cache-ram",  # llama.cpp
+        "go",  # protoc, with the one below
+        "go-grpc",
         "metrics",
         "enable-metrics",
         "enable-prompt-tokens-details",

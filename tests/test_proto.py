@@ -90,7 +90,7 @@ def test_numbers_of_the_decision_service_stay() -> None:
         ("finished", 3),
         ("failed", 4),
     ]
-    assert numbers["Usage"] == [("prompt_tokens", 1), ("completion_tokens", 2), ("cached_tokens", 3)]
+    assert numbers["Usage"] == [("prompt_tokens", 1), ("output_tokens", 2), ("cached_tokens", 3)]
 
 
 def test_field_numbers_are_those_of_the_contract() -> None:

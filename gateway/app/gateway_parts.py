@@ -55,6 +55,7 @@ from gateway.app.parts.worker_sources import WorkerSourcesPart
 from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.config import Config
 from gateway.core.ledger import Ledger
+from gateway.decide.report_relay import ReportRelay
 from gateway.index.assumed import AssumedIndex
 from gateway.observability.collector import registry_of
 from gateway.observability.log_sink import LogSink
@@ -65,12 +66,14 @@ from gateway.server.connection import ClientConnection
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Surroundings of a gateway: memory shared with other processes, connections that are counted there, the
-    policy file's text where it was read before, and a sink of log lines."""
+    policy file's text where it was read before, a sink of log lines, and the way of reports to the other
+    processes."""
 
     place: ProcessView | None = None
     connections: MutableSet[ClientConnection] = field(default_factory=set)
     policy_source: str | None = None
     sink: LogSink | None = None
+    reports: ReportRelay | None = None
 
 
 class Parts(ComponentList):
@@ -284,6 +287,7 @@ class Parts(ComponentList):
             self.requests.dispatch,
             self.scaling.planner,
             self.pool_objects.objects,
+            self.surroundings.reports,
         )
 
     @Part

@@ -1,9 +1,7 @@
 """Assumed index of one of several processes, which includes the others' requests in flight.
 
 Combines the index of this process's own decisions with the promises of the host's other processes
-(`bookings/promises.py`), read in `extend` and written in `pin` and `unpin`. A decision looks its prompt up
-before it pins the added blocks, so the prompt last looked up shows where in it they lie; `pin` and `unpin`
-get the same list.
+(`bookings/promises.py`), read in `extend` and written in `pin` and `unpin`, which get the same list.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +28,22 @@ MIN_BLOCKS: Final = 8
 """Shortest prompt that is shared, in blocks: shorter ones are worth less than two requests' work
 (`REQUEST_TOKENS`), and they are many."""
 
+MAX_PROMISED: Final = 1 << 12
+"""Prompts in flight that are shared: a batch may have thousands, and would overwrite those of others."""
+
+
+class _Promised:
+    """Promise of one request: its prompt's blocks, and the position and slot of each shared one."""
+
+    __slots__ = ("hashes", "slots")
+
+    def __init__(self, hashes: Sequence[BlockHash]) -> None:
+        self.hashes = hashes
+        self.slots: list[tuple[int, int]] = []
+
+    def blocks(self) -> list[BlockHash]:
+        return [self.hashes[position] for position, _ in self.slots]
+
 
 class SharedAssumedIndex(AssumedIndex):
     """Assumed index of process `row`; `now` must be a clock that all processes of the host share."""
@@ -42,10 +56,9 @@ class SharedAssumedIndex(AssumedIndex):
         self._columns = Columns(table)
         self._column_of: dict[WorkerId, int] = {}
         self._promises = Promises(table, row)
-        self._looked_up: Sequence[BlockHash] = ()
         self._now = 0.0
-        # Keyed by the identity of the pinned run, which is kept, so that no other run has it meanwhile.
-        self._promised: dict[int, tuple[Sequence[BlockHash], list[tuple[BlockHash, int]]]] = {}
+        # By worker and the identity of a pinned prompt, which is kept, so that no other one has it meanwhile.
+        self._promised: dict[tuple[WorkerId, int], _Promised] = {}
 
     def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
         super().add_worker(worker, keep_s=keep_s, max_blocks=max_blocks)
@@ -53,7 +66,7 @@ class SharedAssumedIndex(AssumedIndex):
 
     def drop_worker(self, worker: WorkerId) -> None:
         if worker in self._workers:
-            self._workers[worker].pins.clear()
+            self._promised = {key: each for key, each in self._promised.items() if key[0] != worker}
             self._forget(worker)
             self._column_of.pop(worker, None)
         super().drop_worker(worker)
@@ -62,31 +75,34 @@ class SharedAssumedIndex(AssumedIndex):
         super().reset_worker(worker)
         self._forget(worker)
 
-    def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
-        super().pin(worker, hashes)
-        prompt, column = self._looked_up, self._column_of.get(worker)
-        if len(prompt) < MIN_BLOCKS or not hashes or column is None or id(hashes) in self._promised:
+    def pin(self, worker: WorkerId, hashes: Sequence[BlockHash], first: int = 0) -> None:
+        super().pin(worker, hashes, first)
+        num, column, key = len(hashes), self._column_of.get(worker), (worker, id(hashes))
+        if num < MIN_BLOCKS or first >= num or column is None:
             return
-        first = len(prompt) - len(hashes)
-        if first < 0 or prompt[-1] != hashes[-1]:  # several prompts, or not looked up
-            blocks = [hashes[-1]]
-        else:
-            blocks = [prompt[position] for position in shared_positions(len(prompt)) if position >= first]
-        put, until_ms = self._promises.put, int((self._now + LONGEST_S) * 1000)
-        self._promised[id(hashes)] = hashes, [(block, put(block, column, until_ms)) for block in blocks]
+        if key in self._promised or len(self._promised) >= MAX_PROMISED:
+            return
+        promised = self._promised[key] = _Promised(hashes)
+        until_ms = int((self._now + LONGEST_S) * 1000)
+        for position in shared_positions(num):
+            if position >= first:
+                slot = self._promises.put(hashes[position], column, until_ms)
+                promised.slots.append((position, slot))
         if self.on_promise is not None:
-            self.on_promise(worker, blocks, IN_FLIGHT)
+            self.on_promise(worker, promised.blocks(), IN_FLIGHT)
 
-    def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
-        super().unpin(worker, hashes, now, was_run=was_run)
-        promised = self._promised.pop(id(hashes), None)
+    def unpin(
+        self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, first: int = 0, *, was_run: bool
+    ) -> None:
+        super().unpin(worker, hashes, now, first, was_run=was_run)
+        promised = self._promised.pop((worker, id(hashes)), None)
         if promised is None or (known := self._workers.get(worker)) is None:
             return
-        column, pins = self._column_of.get(worker, -1), known.pins
+        column = self._column_of.get(worker, -1)
         ended: dict[float, list[BlockHash]] = {}
-        for block, slot in promised[1]:
-            if block not in pins:  # another request of this process still promises it
-                until = known.kept_until(block)
+        for position, slot in promised.slots:
+            if not known.is_pinned(hashes, position):  # else another request of this process promises it
+                block, until = hashes[position], known.kept_until(hashes, position)
                 self._promises.change(slot, block, column, int(until * 1000))
                 if self.on_promise is not None:
                     ended.setdefault(until, []).append(block)
@@ -96,7 +112,6 @@ class SharedAssumedIndex(AssumedIndex):
 
     def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
         super().extend(hashes, held, now)
-        self._looked_up = hashes
         if len(hashes) < MIN_BLOCKS:
             return
         self._now = now
@@ -109,12 +124,12 @@ class SharedAssumedIndex(AssumedIndex):
 
     def in_flight(self) -> Iterator[tuple[WorkerId, list[BlockHash]]]:
         """Yield this process's promises for its requests in flight."""
-        for _, promised in self._promised.values():
-            block, slot = promised[0]
-            if self._words[slot] == block:  # else it was overwritten
+        for promised in self._promised.values():
+            position, slot = promised.slots[0]
+            if self._words[slot] == promised.hashes[position]:  # else it was overwritten
                 worker = self._columns.worker(self._promises.column_in(slot))
                 if worker in self._workers:
-                    yield worker, [each for each, _ in promised]
+                    yield worker, promised.blocks()
 
     def _claim(self, worker: WorkerId) -> None:
         column = self._columns.of(worker)
@@ -135,4 +150,6 @@ class SharedAssumedIndex(AssumedIndex):
             self.on_forget(worker)
         column = self._column_of.get(worker)
         if column is not None and self._promises.num_puts:
-            self._promises.drop_column(column, keep=self._workers[worker].pins)
+            promised = [each for key, each in self._promised.items() if key[0] == worker]
+            keep = {block for each in promised for block in each.blocks()}
+            self._promises.drop_column(column, keep)

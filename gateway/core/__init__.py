@@ -3,7 +3,7 @@
 No asyncio, no clock, no randomness of its own, no logging, no sockets. Time and chance are
 parameters.
 
-request             an inference request, whichever API it came by
+request, token_prompt   an inference request, whichever API it came by; ids apart from its body
 route_table         every open path, and all that is known of it
 decision            inputs and results of a policy    fleet, eligibility   known workers, eligible ones
 worker              one routable engine rank          pd_pairs             prefill and decode pairs that fit

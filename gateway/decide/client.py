@@ -1,5 +1,6 @@
 """`kvgate.DecideClient`: asks a gateway over gRPC which worker a request goes to, and reports its course."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,7 +11,17 @@ import grpc
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
 _SERVICE = "/kvgate.v1.Decisions/"
-_OPTIONS = [("grpc.max_send_message_length", 70 << 20), ("grpc.max_receive_message_length", 70 << 20)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", 70 << 20),
+    ("grpc.max_receive_message_length", 70 << 20),
+    ("grpc.keepalive_time_ms", 10_000),  # a gateway that hangs, or its host, is noticed
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # two minutes without it, after a long absence
+]
+_REPORT_WITHIN_S = 5.0
+_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""Statuses of a report to a gateway that does not answer: its bookings end with it, or expire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +79,25 @@ class RequestQueued(Exception):
 
 
 class DecideClient:
-    """Client of one gateway's decision service, at "host:port". Reports go over the connection that decided.
+    """Client of one gateway's decision service, at "host:port". Reports go to the gateway that decided.
 
-    A context manager; with `credentials` it connects over TLS. Calls raise `grpc.aio.AioRpcError` where the
-    gateway cannot be reached.
+    A context manager; with `credentials` it connects over TLS; `options` are of gRPC's channel. `decide`
+    raises `grpc.aio.AioRpcError` where the gateway cannot be reached. Reports return False where they changed
+    nothing: the booking has ended or expired, or the gateway is gone.
     """
 
-    def __init__(self, target: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        channel_options = [*_OPTIONS, *options]
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(target, options=channel_options)
         else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=channel_options)
         self._decide = self._method("Decide", pb.DecideReply)
         self._report = self._method("Report", pb.ReportReply)
 
@@ -108,11 +127,12 @@ class DecideClient:
         exclude: Sequence[str] = (),
         fallbacks: int = 0,
         with_prefill: bool = False,
-        max_queue_s: float = 0.0,
+        max_queue_s: float | None = None,
         timeout_s: float | None = None,
     ) -> RemoteDecision:
         """Book a worker for a request: a client's `path`, `headers` and `body`, or `model` and `token_ids`.
-        Raises RequestRejected or RequestQueued. `exclude` names workers that failed the request."""
+        Raises RequestRejected or RequestQueued. `exclude` names workers that failed the request.
+        `max_queue_s` limits the wait in an admission queue; None: as long as the queue keeps requests."""
         message = pb.DecideRequest(
             path=path,
             body=body,
@@ -121,7 +141,7 @@ class DecideClient:
             exclude=exclude,
             num_fallbacks=fallbacks,
             with_prefill=with_prefill,
-            max_queue_ms=round(max_queue_s * 1000),
+            max_queue_ms=0 if max_queue_s is None else max(1, math.ceil(max_queue_s * 1000)),
         )
         for name, value in (headers or {}).items():
             message.headers.add(name=name, value=value.encode() if isinstance(value, str) else value)
@@ -133,7 +153,7 @@ class DecideClient:
         raise RequestRejected(reply.rejected)
 
     async def first_token(self, decision: RemoteDecision) -> bool:
-        """Report the first token of a streamed answer. Reports return False where they came too late."""
+        """Report the first token of a streamed answer."""
         return await self._send(pb.ReportRequest(decision_id=decision.id, first_token=pb.FirstToken()))
 
     async def finished(
@@ -142,7 +162,7 @@ class DecideClient:
         *,
         status: int = 200,
         prompt_tokens: int | None = None,
-        completion_tokens: int | None = None,
+        output_tokens: int | None = None,
         cached_tokens: int | None = None,
         retry_after: str = "",
         error_body: bytes = b"",
@@ -152,7 +172,7 @@ class DecideClient:
         finished = pb.Finished(status=status, retry_after=retry_after, error_body=error_body)
         if prompt_tokens is not None:
             usage = pb.Usage(
-                prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, cached_tokens=cached_tokens
+                prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens
             )
             finished.usage.CopyFrom(usage)
         return await self._send(pb.ReportRequest(decision_id=decision.id, finished=finished))
@@ -165,7 +185,12 @@ class DecideClient:
         return await self._send(pb.ReportRequest(decision_id=decision.id, failed=failed))
 
     async def _send(self, report: pb.ReportRequest) -> bool:
-        reply = await self._report(report)
+        try:
+            reply = await self._report(report, timeout=_REPORT_WITHIN_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _GONE:
+                raise
+            return False
         return bool(reply.result == pb.ReportReply.APPLIED)
 
 

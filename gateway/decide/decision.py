@@ -17,14 +17,15 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker
 from gateway.core.worker import Worker, WorkerId
 from gateway.decide import replies, reports
-from gateway.decide.requests import http_of, path_of
+from gateway.decide.report_relay import ReportRelay
+from gateway.decide.requests import DEFAULT_PATH, NOTHING, AskedDecision, http_of, path_of, report_of
 from gateway.decide.states import DecisionEvent, DecisionState, after
-from gateway.epp.envoy_connection import EnvoyConnection
+from gateway.epp.envoy_connection import EnvoyConnection, changes
 from gateway.epp.fallbacks import fallbacks_of
 from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.responder import PickResponder
 from gateway.http.content import check_contents
-from gateway.http.messages import Header, HttpRequest
+from gateway.http.messages import Header, HttpRequest, OutgoingHead
 from gateway.observability import traceparent
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
@@ -50,9 +51,15 @@ MAX_OPEN: Final = 200_000
 KEPT_HEADERS: Final = frozenset({b"x-request-id", traceparent.PARENT, traceparent.OURS})
 """Headers that are read again when a decision ends."""
 
-APPLIED: Final = pb.ReportReply.APPLIED
-REPEATED: Final = pb.ReportReply.REPEATED
-UNKNOWN: Final = pb.ReportReply.UNKNOWN
+ID_BYTES: Final = 8
+"""Bytes that a token id counts for, about as many as it has in a body."""
+
+ASKED: Final = AskedDecision(NOTHING)
+"""In the place of a message that was decided."""
+
+APPLIED: Final[int] = pb.ReportReply.APPLIED
+REPEATED: Final[int] = pb.ReportReply.REPEATED
+UNKNOWN: Final[int] = pb.ReportReply.UNKNOWN
 
 
 @dataclass(slots=True, eq=False)
@@ -66,10 +73,14 @@ class DecideDoor:
     trusts_headers: bool = False
     """The callers set their clients' identity headers themselves."""
     counts: Counter[str] = field(default_factory=Counter)
+    relay: ReportRelay | None = None
+    """The way of reports to the gateway's other processes."""
     booked: dict[str, "OpenDecision"] = field(default_factory=dict)
+    """In the order of their last reports."""
     num_waiting: int = 0
     log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
     _untimed: tuple[Context, Context] | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     @property
     def context(self) -> Context:
@@ -89,15 +100,41 @@ class DecideDoor:
             self._untimed = context, replace(context, config=config)
         return self._untimed[1]
 
-    def report(self, report: pb.ReportRequest) -> pb.ReportReply:
-        """Apply a report to its decision."""
+    def report(self, report: pb.ReportRequest) -> int:
+        """Apply a report to its decision; returns its result."""
         found = self.booked.get(report.decision_id)
         result = UNKNOWN if found is None else found.report(report)
         self.counts["unknown_report" if result == UNKNOWN else "repeated_report" if result else "report"] += 1
-        return pb.ReportReply(result=result)
+        return result
+
+    def await_report(self, decision_id: str, booked: "OpenDecision") -> None:
+        """Wait `expires_s` for the next report of a decision, all with one timer: the first one's."""
+        booked.until_s = self.context.loop.time() + self.expires_s
+        self.booked.pop(decision_id, None)
+        self.booked[decision_id] = booked
+        if self._timer is None:
+            self._timer = self.context.loop.call_later(self.expires_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self.context.loop.time()
+        while self.booked:
+            decision_id = next(iter(self.booked))
+            left_s = self.booked[decision_id].until_s - now
+            if left_s > 0:
+                self._timer = self.context.loop.call_later(left_s, self._expire)
+                return
+            self.booked.pop(decision_id).expire()
+
+    def relayed(self, data: bytes) -> int | None:
+        """Apply a report that reached another process; None if the decision is not of this one."""
+        report = report_of(data)
+        return self.report(report) if report.decision_id in self.booked else None
 
     def stop(self) -> None:
         """Release what is booked: nothing is reported here any more."""
+        if self._timer is not None:
+            self._timer.cancel()
         for each in list(self.booked.values()):
             each.left()
 
@@ -108,20 +145,22 @@ class OpenDecision:
 
     # fmt: off
     __slots__ = (
-        "state", "_door", "_reply", "_message", "_http", "_headers", "_given", "_target", "_exchange",
-        "_waiting", "_responder", "_connection", "_decide", "_timer", "_fallbacks", "_siblings", "_since_s",
+        "state", "until_s", "_door", "_reply", "_asked", "_http", "_headers", "_given", "_target",
+        "_exchange", "_waiting", "_responder", "_connection", "_decide", "_timer", "_fallbacks", "_siblings",
+        "_since_s",
     )
     # fmt: on
 
     def __init__(
         self,
         door: DecideDoor,
-        message: pb.DecideRequest,
-        reply: Callable[[pb.DecideReply], None],
+        asked: AskedDecision,
+        reply: Callable[[bytes], None],
         siblings: "set[OpenDecision]",
     ) -> None:
         self.state = DecisionState.WAITING
-        self._door, self._message, self._reply = door, message, reply
+        self.until_s = 0.0
+        self._door, self._asked, self._reply = door, asked, reply
         self._http: HttpRequest | None = None
         self._headers: list[Header] = []
         self._given, self._target = b"", b""
@@ -145,35 +184,45 @@ class OpenDecision:
         """Ask the gateway; the reply may come within this call."""
         door = self._door
         door.num_waiting += 1
-        http = self._http = HttpRequest("POST", b"/", [])
-        self._responder = PickResponder(http, self._refused)
         try:
             if door.num_open > MAX_OPEN:
                 raise NoWorker(f"{MAX_OPEN} decisions are open; report their ends", retry_after_s=1)
             self._handle()
         except GatewayError as error:
-            door.api.refuse(self._http, self._responder, error)
+            http = self._http or HttpRequest("POST", DEFAULT_PATH.encode(), [])
+            self._responder = self._responder or PickResponder(http, self._refused)
+            door.api.refuse(http, self._responder, error)
 
     def _handle(self) -> None:
         door, context = self._door, self._door.context
-        http = self._http = http_of(self._message, door.max_body_bytes)
-        self._headers = [*http.headers]
-        check_contents(http.headers)
+        http = self._http = http_of(self._asked, door.max_body_bytes)
+        if http.headers:
+            self._headers = [*http.headers]
+            check_contents(http.headers)
         http.is_trusted = door.trusts_headers
         self._responder = PickResponder(http, self._refused, door.api.standing(http))
-        self._given, self._target = http.body, path_of(self._message).encode()
+        self._given, self._target = http.body, path_of(self._asked.message).encode()
         intake = Intake(context.bodies, door.max_body_bytes)
         if (error := intake.add(http.body)) is not None:
             raise error
         intake.hand_to(http)
-        num_beside = len(http.target) + sum(len(name) + len(value) for name, value in http.headers)
+        num_beside = len(http.target)
+        for name, value in http.headers:
+            num_beside += len(name) + len(value)
+        if http.prompt is not None:
+            num_beside += ID_BYTES * len(http.prompt.ids)
         http.num_held += num_beside
         context.bodies.num_bytes += num_beside
-        self._since_s = context.loop.time()
-        self._look_after(min(DECIDE_WITHIN_S, self._message.max_queue_ms / 1000 or DECIDE_WITHIN_S))
         self._waiting = door.api.handle(http, self._responder, self._plan)
         if self._waiting is None:
             context.let_go(http)
+        elif self.state is DecisionState.WAITING:
+            self._since_s = context.loop.time()
+            self._look_after(min(DECIDE_WITHIN_S, self._max_queue_s or DECIDE_WITHIN_S))
+
+    @property
+    def _max_queue_s(self) -> float:
+        return self._asked.message.max_queue_ms / 1000
 
     @property
     def _is_queued(self) -> bool:
@@ -194,10 +243,11 @@ class OpenDecision:
         )
 
     def _decided(self, prompt: Prompt | None, failed: Collection[WorkerId], attempt: int) -> Decision:
-        exchange, message = self._exchange, self._message
+        exchange, message = self._exchange, self._asked.message
         assert exchange is not None
         router, request = exchange.context.router, exchange.request
-        exclude = {*failed, *map(WorkerId, message.exclude)}
+        left_out = message.exclude
+        exclude = {*failed, *map(WorkerId, left_out)} if left_out else failed
         if self._decide is not None:
             return self._decide(prompt, exclude, attempt)
         prompt = router.tokenize(request) if prompt is None else prompt
@@ -205,10 +255,11 @@ class OpenDecision:
             request,
             prompt=prompt,
             exclude=exclude,
-            attempt=attempt + len(message.exclude),
+            attempt=attempt + len(left_out),
             may_split=message.with_prefill and self._door.dispatch.may_split(request),
         )
-        self._fallbacks = fallbacks_of(exchange, prompt, decision, exclude, message.num_fallbacks)
+        if num := message.num_fallbacks:
+            self._fallbacks = fallbacks_of(exchange, prompt, decision, exclude, num)
         return decision
 
     def _ahead(self, decision: Decision) -> bool:
@@ -232,7 +283,7 @@ class OpenDecision:
                 self._timer.cancel()
         return True
 
-    def _picked(self, head: bytes, body: bytes) -> None:
+    def _picked(self, head: OutgoingHead, body: bytes) -> None:
         """Called by the exchange with the worker's request."""
         exchange, responder, http, door = self._exchange, self._responder, self._http, self._door
         if exchange is None or responder is None or http is None or exchange.decision is None:
@@ -240,16 +291,20 @@ class OpenDecision:
         if not self._step(DecisionEvent.PICKED):
             return
         responder.is_picked = True
-        decision = exchange.decision
-        block_size = decision.worker.block_size
-        reply = replies.decided(decision, self._fallbacks, door.expires_s, block_size=block_size)
-        replies.requested(reply, self._headers, self._target, head, body if body != self._given else None)
+        decision, prompt = exchange.decision, http.prompt
+        changed, removed = changes(self._headers, self._target, head)
+        new_body = None
+        if body != self._given:
+            new_body = body if prompt is None else prompt.whole(body)
+        reply = replies.decided(decision, self._fallbacks, door.expires_s, changed, removed, new_body)
         self._headers, self._given, self._fallbacks = [], b"", []
-        self._message = pb.DecideRequest()
-        http.headers = [header for header in http.headers if header[0] in KEPT_HEADERS]
-        door.booked[decision.id] = self
+        self._asked, http.prompt = ASKED, None
+        if http.headers:
+            http.headers = [header for header in http.headers if header[0] in KEPT_HEADERS]
         door.counts["decided"] += 1
-        self._await_report()
+        if self._timer is not None:
+            self._timer.cancel()
+        door.await_report(decision.id, self)
         self._reply(reply)
 
     def _refused(self, status: int, headers: list[Header], body: bytes) -> None:
@@ -268,7 +323,7 @@ class OpenDecision:
         if self.state is not DecisionState.WAITING:
             return
         waited_s = self._door.context.loop.time() - self._since_s
-        max_queue_s = self._message.max_queue_ms / 1000
+        max_queue_s = self._max_queue_s
         if self._is_queued:
             if max_queue_s and waited_s >= max_queue_s:
                 self._queue_over()
@@ -302,7 +357,7 @@ class OpenDecision:
 
     # reports, and the end ----------------------------------------------------------------------
 
-    def report(self, report: pb.ReportRequest) -> pb.ReportReply.Result:
+    def report(self, report: pb.ReportRequest) -> int:
         event, exchange = reports.event_of(report), self._exchange
         if event is None or exchange is None or not self._step(event):
             return REPEATED
@@ -311,7 +366,7 @@ class OpenDecision:
             self._settled()
             return REPEATED
         if event is DecisionEvent.FIRST_TOKEN:
-            self._await_report()
+            self._door.await_report(report.decision_id, self)
             reports.first_token(exchange)
         elif event is DecisionEvent.FINISHED:
             reports.finished(exchange, self._connection, report.finished)
@@ -330,12 +385,8 @@ class OpenDecision:
                 each.client_gone()
         self._settled()
 
-    def _await_report(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._door.context.loop.call_later(self._door.expires_s, self._expire)
-
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """No report has come in time."""
         if self._step(DecisionEvent.EXPIRED) and self._exchange is not None:
             self._door.counts["expired"] += 1
             decision = self._exchange.decision

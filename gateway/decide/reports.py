@@ -78,8 +78,8 @@ def failed(exchange: InferenceExchange, report: pb.Failed) -> None:
 
 def _usage(usage: pb.Usage) -> bytes:
     fields: dict[str, object] = {"prompt_tokens": usage.prompt_tokens}
-    if usage.HasField("completion_tokens"):
-        fields["completion_tokens"] = usage.completion_tokens
+    if usage.HasField("output_tokens"):
+        fields["completion_tokens"] = usage.output_tokens
     if usage.HasField("cached_tokens"):
         fields["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     else:

@@ -4,12 +4,12 @@ way, Session with many."""
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gateway.core.errors import FAILED, GatewayError
+from gateway.decide import replies
 from gateway.decide.decision import DecideDoor, OpenDecision
-from gateway.decide.message_bounds import check_bounds
-from gateway.decide.requests import decoded
+from gateway.decide.requests import AskedDecision, asked_of, report_of, session_request_of
 from gateway.epp.stream import GrpcStream
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
@@ -62,8 +62,18 @@ class DecisionStream:
     def _take(self, message: bytes) -> None:
         raise NotImplementedError
 
-    def _ask(self, message: pb.DecideRequest, answer: Callable[[pb.DecideReply], None]) -> None:
-        OpenDecision(self._door, message, answer, self._open).ask()
+    def _ask(self, asked: AskedDecision, answer: Callable[[bytes], None]) -> None:
+        OpenDecision(self._door, asked, answer, self._open).ask()
+
+    def _report(self, report: pb.ReportRequest, answer: Callable[[int], None]) -> None:
+        """Apply a report here, or where its decision is."""
+        door = self._door
+        if door.relay is None or report.decision_id in door.booked:
+            return answer(door.report(report))
+        return door.relay.ask(report.SerializeToString(), partial(self._relayed, report, answer))
+
+    def _relayed(self, report: pb.ReportRequest, answer: Callable[[int], None], result: int | None) -> None:
+        answer(self._door.report(report) if result is None else result)
 
     def _end(self, status: int, text: str = "") -> None:
         self._is_over = True
@@ -84,26 +94,38 @@ class DecideCall(DecisionStream):
     def _take(self, message: bytes) -> None:
         if self._open:
             raise GatewayError("the method accepts one message per call")
-        check_bounds(message, pb.DecideRequest)
-        asked: Any = decoded(pb.DecideRequest, message)
-        self._ask(asked, self._answer)
+        self._ask(asked_of(message), self._answer)
 
-    def _answer(self, reply: pb.DecideReply) -> None:
+    def _answer(self, reply: bytes) -> None:
         if not self._is_over:
-            self._stream.send(reply.SerializeToString())
+            self._stream.send(reply)
             self._end(OK)
 
 
 class ReportCall(DecisionStream):
     """Report: one report, one reply."""
 
-    __slots__ = ()
+    __slots__ = ("_is_asked",)
+
+    def __init__(self, door: DecideDoor, stream: GrpcStream) -> None:
+        super().__init__(door, stream)
+        self._is_asked = False
+
+    def half_closed(self) -> None:
+        if not self._is_asked:
+            super().half_closed()
 
     def _take(self, message: bytes) -> None:
-        check_bounds(message, pb.ReportRequest)
-        report: Any = decoded(pb.ReportRequest, message)
-        self._stream.send(self._door.report(report).SerializeToString())
-        self._end(OK)
+        if self._is_asked:
+            raise GatewayError("the method accepts one message per call")
+        report = report_of(message)
+        self._is_asked = True
+        self._report(report, self._answer)
+
+    def _answer(self, result: int) -> None:
+        if not self._is_over:
+            self._stream.send(replies.reported(result))
+            self._end(OK)
 
 
 class SessionCall(DecisionStream):
@@ -118,20 +140,22 @@ class SessionCall(DecisionStream):
             self._end(OK)
 
     def _take(self, message: bytes) -> None:
-        check_bounds(message, pb.SessionRequest)
-        asked: Any = decoded(pb.SessionRequest, message)
-        which = asked.WhichOneof("request")
-        if which == "decide":
-            self._ask(asked.decide, partial(self._answer, asked.tag))
-        elif which == "report":
-            reply = pb.SessionReply(tag=asked.tag, report=self._door.report(asked.report))
-            self._stream.send(reply.SerializeToString())
+        request, asked = session_request_of(message)
+        if asked is not None:
+            self._ask(asked, partial(self._answer, request.tag))
+        elif request.WhichOneof("request"):
+            self._report(request.report, partial(self._reported, request.tag))
         else:
             raise GatewayError("the message has no request of a known kind")
 
-    def _answer(self, tag: int, reply: pb.DecideReply) -> None:
+    def _reported(self, tag: int, result: int) -> None:
         if not self._is_over:
-            self._stream.send(pb.SessionReply(tag=tag, decide=reply).SerializeToString())
+            reply = replies.reported(result)
+            self._stream.send(replies.in_session(tag, reply, is_report=True))
+
+    def _answer(self, tag: int, reply: bytes) -> None:
+        if not self._is_over:
+            self._stream.send(replies.in_session(tag, reply, is_report=False))
 
 
 def services_of(door: DecideDoor) -> Mapping[bytes, Callable[[GrpcStream], DecisionStream]]:

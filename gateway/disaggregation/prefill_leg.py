@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from gateway.http.headers import sent_again
-from gateway.http.messages import ResponseHead
+from gateway.http.messages import OutgoingHead, ResponseHead
 from gateway.http.refusal import is_refusal, refusal_of
 from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
 
@@ -43,7 +43,7 @@ class PrefillLeg:
     def __init__(
         self,
         pool: Pool,
-        head: bytes,
+        head: OutgoingHead,
         body: bytes,
         *,
         loop: asyncio.AbstractEventLoop,

@@ -8,10 +8,12 @@ One core, several doors: a request through Envoy is an `InferenceExchange` as on
 both count each other's load, quotas, usage and first tokens. `server.http2` carries the streams.
 
 protocol     the order of messages, per mode: a state machine without I/O
-messages     ext_proc messages as values and back          wire   those sent often, written by hand
+processing_request   Envoy's messages, decoded            dynamic_metadata   values that Envoy forwards
+messages     answers to Envoy                   wire   their bytes, written by hand
 message_fields     sizes of a message's fields, before it is decoded
 control_headers   objective, fairness, SLO and model rewrite under their old and new names
-destination  addresses of workers, subset hints, headers by which a client could choose
+destination  endpoints, subset hints, headers by which a client could choose
+addresses    of workers, also of those with host names     door   what the pickers of a gateway share
 picker       a stream: messages to the gateway, its answers to Envoy
 envoy_connection   passes an exchange's request to Envoy as header and body changes
 responder    answers of the gateway: an immediate response, or the worker's answer as it passes

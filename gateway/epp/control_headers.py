@@ -17,6 +17,7 @@ from typing import Final
 from gateway.core.body_text import MAX_GROWTH, as_utf8, encoding_of
 from gateway.core.decode_errors import UNREADABLE
 from gateway.core.errors import InvalidRequest
+from gateway.epp.destination import SPOOFED
 from gateway.http.messages import Header
 from gateway.requests.model_alias import renamed
 from gateway.requests.multipart import MARK
@@ -29,6 +30,9 @@ MODEL: Final[tuple[bytes, bytes]] = (b"x-llm-d-model-name-rewrite", b"x-gateway-
 
 CONTROL: Final = frozenset({*OBJECTIVE, *FAIRNESS, *SLO_TTFT_MS, *SLO_TPOT_MS, *MODEL})
 """Headers for pickers: not for workers."""
+
+PICKERS: Final = CONTROL | SPOOFED
+"""Headers that no worker gets."""
 
 MAX_MODEL_CHARS: Final = 256
 

@@ -9,6 +9,7 @@ from typing import Final
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.worker import Worker, WorkerId
+from gateway.http.messages import Header
 from gateway.policies.framework.composed_policy import twin_of
 from gateway.proxy.exchange import InferenceExchange
 
@@ -44,9 +45,9 @@ def fallbacks_of(
     return found
 
 
-def _bytes_for(exchange: InferenceExchange, worker: Worker) -> tuple[list[bytes], bytes]:
+def _bytes_for(exchange: InferenceExchange, worker: Worker) -> tuple[bytes, list[Header], bytes]:
     """The request as this worker would get it, but for its host."""
     outgoing, request = exchange.context.outgoing, exchange.request
     head = outgoing.head(exchange.http, request.model, worker, 0, b"")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"host: ")]
-    return lines, outgoing.body(request, worker)
+    headers = [header for header in head.headers if header[0] != b"host"]
+    return head.target, headers, outgoing.body(request, worker)

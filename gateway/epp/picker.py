@@ -12,23 +12,19 @@ ever in FULL_DUPLEX_STREAMED. A stream never ends before the whole body went bac
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.config.epp import EppSection
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import FAILED, GatewayError, NoWorker
 from gateway.core.outcome import SERVER_ERROR
-from gateway.core.pool_objects import PoolObjects
 from gateway.core.worker import Worker, WorkerId
 from gateway.epp import protocol
-from gateway.epp.control_headers import CONTROL, as_declared, control_of, with_model
-from gateway.epp.destination import SPOOFED, endpoint_of, joined, outside, spoofed, subset_of
+from gateway.epp.control_headers import CONTROL, PICKERS, as_declared, control_of, with_model
+from gateway.epp.destination import is_in, spoofed, subset_of
+from gateway.epp.door import Door
 from gateway.epp.envoy_connection import EnvoyConnection, changes
 from gateway.epp.fallbacks import fallbacks_of
-from gateway.epp.held_bookings import HeldBookings
 from gateway.epp.messages import ProtocolError
 from gateway.epp.prefill_booking import PrefillBooking
 from gateway.epp.protocol import PickProtocol, RequestState, ResponseState
@@ -36,13 +32,8 @@ from gateway.epp.responder import PickResponder
 from gateway.epp.stream import GrpcStream
 from gateway.http.content import check_contents
 from gateway.http.headers import WORKERS_OWN
-from gateway.http.messages import Header, HttpRequest, ResponseHead
-from gateway.http.redirect import is_redirect
-from gateway.proxy.api import Api
-from gateway.proxy.context import Context
-from gateway.proxy.dispatch import Dispatch
+from gateway.http.messages import Header, HttpRequest, OutgoingHead, ResponseHead
 from gateway.proxy.exchange import InferenceExchange
-from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.server.body_budget import Intake
 from gateway.server.responder import Exchange
 from gateway.tenancy.admission.request_identity import header_names
@@ -61,33 +52,12 @@ REASON_HEADERS: Final[tuple[bytes, ...]] = (b"x-kvgate-dropped-reason", b"x-llm-
 PREFILLER: Final = b"x-prefiller-host-port"
 """The header in which llm-d's sidecar finds the worker that computes the prompt."""
 
+LENGTH: Final = b"content-length"
+MAX_DIGITS: Final = 18
+
 TEST_SELECTION: Final = b"test-epp-endpoint-selection"
 TEST_SERVED: Final = b"x-conformance-test-served-endpoint"
 """Headers of conformance tests."""
-
-
-@dataclass(slots=True, eq=False)
-class Door:
-    """Services that the pickers of a gateway share."""
-
-    api: Api
-    dispatch: Dispatch
-    max_body_bytes: int
-    held: HeldBookings = field(default_factory=HeldBookings)
-    counts: Counter[str] = field(default_factory=Counter)
-    """Streams by their outcome, and removed headers, moved bookings."""
-    options: EppSection = field(default_factory=EppSection)
-    objects: PoolObjects = field(default_factory=PoolObjects)
-    """Priorities of inference objectives."""
-    endpoints: dict[str, str] = field(default_factory=dict)
-    """Addresses of workers with host names in their URLs."""
-    has_seen_answers: bool = False
-    """Envoy shows the heads of answers: a stream that ends without one was left by its client."""
-    log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
-
-    @property
-    def context(self) -> Context:
-        return self.dispatch.context
 
 
 class StreamPicker:
@@ -169,6 +139,10 @@ class StreamPicker:
         self._intake.drop()
         if self._timer is not None:
             self._timer.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The client is not waiting for the gateway any more."""
         for each in (self._waiting, self._exchange):
             if each is not None and each is not self._door.held.taken(each):
                 each.client_gone()
@@ -199,30 +173,21 @@ class StreamPicker:
     # the request -------------------------------------------------------------------------------
 
     def _take(self, event: protocol.Event) -> None:
+        if isinstance(event, protocol.ResponseData):
+            return self._answer_data(event)
         if isinstance(event, protocol.RequestHead):
             self._headers, hints = event.headers, [event.subset]
             if self._door.options.conformance and (hint := _value(event.headers, TEST_SELECTION)):
                 hints.append(hint.decode("latin-1"))
             self._subsets = [subset for hint in hints if (subset := subset_of(hint)) is not None]
         elif isinstance(event, protocol.RequestData):
-            if self._protocol.request is RequestState.ANSWERED:
-                return None
             error = self._intake.add(event.data)
             if error is not None:
                 return self._refuse_with(error)
         elif isinstance(event, protocol.UnsupportedMode):
-            self._door.counts["unsupported_mode"] += 1
-            text = (
-                "ext_proc: request_body_mode %d not supported; request passed without a pick; set "
-                "FULL_DUPLEX_STREAMED or BUFFERED"
-            )
-            self._door.log.error(text, event.mode)
-            self._headers = event.headers
-            return self._protocol.go_on(b"") if self._may_pass(self._request()) else None
-        elif isinstance(event, protocol.ResponseBegan):
-            return self._answer_began(event)
+            return self._pass_unread(event)
         else:
-            return self._answer_data(event)
+            return self._answer_began(event)
         if self._protocol.request is RequestState.WHOLE:
             self._ask()
         return None
@@ -242,35 +207,59 @@ class StreamPicker:
         http.is_trusted = self._door.options.trust_headers
         if self._model is not None and http.body:
             http.body = with_model(http.body, self._model)
-        loop = self._door.context.loop
-        self._timer = loop.call_later(DECIDE_WITHIN_S, self._late)
         self._http = http
         self._responder = PickResponder(http, self._refuse, self._door.api.standing(http))
-        self._waiting = self._door.api.handle(http, self._responder, self._plan)
+        if self._subsets:
+            context, addresses = self._door.context, self._door.addresses
+            urls, now = [member.worker.url for member in context.router.fleet], context.loop.time()
+            if any(addresses.is_missing(url, now) for url in urls):
+                self._limit_time()
+                context.tasks.start("resolve workers", self._handle_resolved(http, urls, now))
+                return None
+        return self._handle(http)
+
+    async def _handle_resolved(self, http: HttpRequest, urls: list[str], now: float) -> None:
+        """A subset has addresses: names of workers are looked up before they are compared."""
+        await self._door.addresses.look_up_missing(urls, now)
+        if self._is_over or self._protocol.request is not RequestState.WHOLE:  # left, or answered meanwhile
+            return self._door.context.let_go(http)
+        self._handle(http)
+        return self._flush()
+
+    def _handle(self, http: HttpRequest) -> None:
+        responder, door = self._responder, self._door
+        assert responder is not None
+        self._waiting = door.api.handle(http, responder, self._plan)
         if self._waiting is None:
-            self._door.context.let_go(http)
+            door.context.let_go(http)
+        elif self._protocol.request is not RequestState.ANSWERED:  # most are by now: a timer is dear
+            self._limit_time()
+
+    def _limit_time(self) -> None:
+        if self._timer is None:
+            self._timer = self._door.context.loop.call_later(DECIDE_WITHIN_S, self._late)
 
     def _request(self) -> HttpRequest:
         method, target, headers = "GET", b"/", []
-        for name, value in self._headers:
-            if name == b":method":
-                method = value.decode("latin-1")
-            elif name == b":path":
-                target = value
-            elif name[:1] != b":":
-                headers.append((name, value))
-        if count := spoofed(headers):
-            self._door.counts["spoofed_header"] += count
+        for header in self._headers:
+            if header[0][:1] != b":":
+                headers.append(header)
+            elif header[0] == b":method":
+                method = header[1].decode("latin-1")
+            elif header[0] == b":path":
+                target = header[1]
         self._target, self._headers = target, headers
-        own = [header for header in headers if header[0] not in SPOOFED and header[0] not in CONTROL]
+        own = [header for header in headers if header[0] not in PICKERS]
         http = HttpRequest(method, target, own, is_upgrade=self._protocol.is_tunnel)
         if len(own) != len(headers):
             self._steer(http, headers)
         return http
 
     def _steer(self, http: HttpRequest, headers: list[Header]) -> None:
-        """Obey the control headers where Envoy sets them; count them where any client may."""
+        """Count spoofed headers, and obey control headers where Envoy sets them, or count them too."""
         door = self._door
+        if count := spoofed(headers):
+            door.counts["spoofed_header"] += count
         if not door.options.trust_headers:
             door.counts["untrusted_header"] += sum(name in CONTROL for name, _ in headers)
             return
@@ -280,15 +269,21 @@ class StreamPicker:
         http.headers = [header for header in http.headers if header[0] not in replaced] + declared
         self._model = control.model
 
-    def _may_pass(self, http: HttpRequest) -> bool:
-        """True if a request may go on unread; it is refused otherwise."""
-        self._http = http
+    def _pass_unread(self, event: protocol.UnsupportedMode) -> None:
+        """Let a request go on without a pick, if its caller may send unread ones."""
+        self._door.counts["unsupported_mode"] += 1
+        text = (
+            "ext_proc: request_body_mode %d not supported; request passed without a pick; set "
+            "FULL_DUPLEX_STREAMED or BUFFERED"
+        )
+        self._door.log.error(text, event.mode)
+        self._headers = event.headers
+        http = self._http = self._request()
         try:
             self._door.api.check_unread(http)
         except GatewayError as error:
-            self._refuse_with(error)
-            return False
-        return True
+            return self._refuse_with(error)
+        return self._protocol.go_on(sorted(PICKERS.intersection([name for name, _ in event.headers])))
 
     def _plan(self, exchange: InferenceExchange) -> Plan:
         """The exchange's plan, with Envoy as the connection; nothing is tried again once it has the pick."""
@@ -319,44 +314,45 @@ class StreamPicker:
 
     def _outside(self) -> set[WorkerId]:
         """Workers that this request must not go to."""
-        fleet = self._door.context.router.fleet
+        workers = [member.worker for member in self._door.context.router.fleet]
         if self._only is not None:
-            return {member.worker.id for member in fleet if member.worker.id != self._only}
-        workers = [member.worker for member in fleet] if self._subsets else []
-        return {
-            worker.id for subset in self._subsets for worker in outside(subset, workers, self._door.endpoints)
-        }
+            return {worker.id for worker in workers if worker.id != self._only}
+        return {worker.id for worker in workers if not self._is_within(worker)} if self._subsets else set()
+
+    def _is_within(self, worker: Worker) -> bool:
+        endpoint = self._door.addresses.of(worker.url)
+        return endpoint is not None and all(is_in(subset, endpoint) for subset in self._subsets)
 
     def _ahead(self, decision: Decision) -> bool:
-        """Give Envoy the worker; its name is looked up first, since Envoy takes addresses."""
-        exchange, url = self._exchange, decision.worker.url
+        """Give Envoy the worker; names are looked up first, since Envoy takes addresses."""
+        exchange, addresses = self._exchange, self._door.addresses
         assert exchange is not None
-        if self._endpoint(url):
-            exchange.send_on(self._connection)
+        context, now = exchange.context, exchange.context.loop.time()
+        others = (*self._fallbacks, decision.prefill) if decision.prefill else self._fallbacks
+        urls = [decision.worker.url, *[each.url for each in others]]
+        if any(addresses.is_missing(url, now) for url in urls):
+            context.tasks.start("resolve workers", self._send_resolved(exchange, decision.worker, urls, now))
         else:
-            exchange.context.tasks.start("resolve a worker", self._resolve(exchange, decision))
+            self._send(exchange, decision.worker)
+            for url in urls:
+                addresses.renew(url, context.tasks, now)
         return False
 
-    async def _resolve(self, exchange: InferenceExchange, decision: Decision) -> None:
-        host, _, port = decision.worker.url.partition("://")[2].partition("/")[0].rpartition(":")
-        try:
-            found = await exchange.context.loop.getaddrinfo(host, int(port))
-            endpoint = joined(str(found[0][4][0]), int(port))
-        except (OSError, ValueError):
-            endpoint = None
-        if exchange.is_closed:
-            return
-        if endpoint is None:
-            self._door.log.warning(
-                "worker %s: its host name does not resolve; the pick failed", decision.worker.id
-            )
-            exchange.fail(NoWorker("the chosen worker cannot be reached; retry", retry_after_s=1))
-        else:
-            self._door.endpoints[decision.worker.url] = endpoint
-            exchange.send_on(self._connection)
-        self._flush()
+    async def _send_resolved(
+        self, exchange: InferenceExchange, worker: Worker, urls: list[str], now: float
+    ) -> None:
+        await self._door.addresses.look_up_missing(urls, now)
+        if not exchange.is_closed:
+            self._send(exchange, worker)
+            self._flush()
 
-    def _picked(self, head: bytes, body: bytes) -> None:
+    def _send(self, exchange: InferenceExchange, worker: Worker) -> None:
+        if self._door.addresses.of(worker.url) is not None:
+            return exchange.send_on(self._connection)
+        self._door.log.warning("worker %s: its host name does not resolve; the pick failed", worker.id)
+        return exchange.fail(NoWorker("the chosen worker cannot be reached; retry", retry_after_s=1))
+
+    def _picked(self, head: OutgoingHead, body: bytes) -> None:
         """Called by the exchange with the worker's request."""
         exchange, responder, http = self._exchange, self._responder, self._http
         assert exchange is not None and responder is not None and http is not None
@@ -366,19 +362,18 @@ class StreamPicker:
         if self._timer is not None:
             self._timer.cancel()
         chosen, prefill = exchange.decision.worker, exchange.decision.prefill
-        endpoints = [found for each in (chosen, *self._fallbacks) if (found := self._endpoint(each.url))]
+        address_of = self._door.addresses.of
+        endpoints = [found for each in (chosen, *self._fallbacks) if (found := address_of(each.url))]
         changed, removed = changes(self._headers, self._target, head)
-        if prefill is not None and (host := self._endpoint(prefill.url)):
+        if prefill is not None and (host := address_of(prefill.url)):
             changed.append((PREFILLER, host.encode()))
             removed = [name for name in removed if name != PREFILLER]
+        if self._protocol.is_buffered and len(body) != len(self._given):
+            changed.append((LENGTH, b"%d" % len(body)))  # Envoy answers 500 to another one
         self._protocol.pick(",".join(endpoints), changed, removed, body, self._given)
         self._given = b""
         self._door.counts["picked"] += 1
         self._flush()
-
-    def _endpoint(self, url: str) -> str | None:
-        """The address of a worker; None for a host name that was not looked up yet."""
-        return endpoint_of(url) or self._door.endpoints.get(url)
 
     def _late(self) -> None:
         exchange, self._timer = self._exchange, None
@@ -402,8 +397,7 @@ class StreamPicker:
         self._intake.drop()
 
     def _refuse(self, status: int, headers: list[Header], body: bytes) -> None:
-        is_replaced = self._responder is not None and self._responder.is_replaceable
-        if self._protocol.request is RequestState.ANSWERED and not is_replaced:
+        if self._is_over or self._protocol.response is ResponseState.REPLACED:
             return
         if status >= 400:
             self._door.counts["rejected"] += 1
@@ -420,25 +414,24 @@ class StreamPicker:
         responder, sink = self._responder, self._connection.sink
         status, headers = _status_of(event.headers)
         if not self._is_picked or sink is None or responder is None:
-            if self._exchange is not None:
-                self._exchange.client_gone()  # Envoy answered before the pick
+            self._leave()  # Envoy answered before the pick
             return self._protocol.response_head()
         if event.served:
             self._served(event.served)
             sink = self._connection.sink or sink
-        length = _value(headers, b"content-length")
-        responder.is_replaceable = is_redirect(status)
         self._heard(status)
-        sink.upstream_head(ResponseHead(status, headers, int(length) if length.isdigit() else None))
-        if responder.is_replaceable and responder.has_begun:
+        sink.upstream_head(ResponseHead(status, headers, _number(_value(headers, LENGTH))))
+        if self._protocol.response is ResponseState.REPLACED:
             return None  # an error took its place
         passed = responder.passed_head
         had = set(headers)
         changed = [h for h in passed.headers if h not in had] if passed is not None else []
         if self._door.options.conformance and event.served:
             changed.append((TEST_SERVED, event.served.encode()))
-        is_set = {name for name, _ in changed}
-        self._protocol.response_head(changed, sorted({n for n, _ in headers if n in WORKERS_OWN} - is_set))
+        dropped = WORKERS_OWN if passed is None or passed.length is not None else WORKERS_OWN | {LENGTH}
+        removed = {name for name, _ in headers if name in dropped}
+        removed.difference_update([name for name, _ in changed])
+        self._protocol.response_head(changed, sorted(removed))
         if event.is_end:
             (self._connection.sink or sink).upstream_ended(b"")
         return None
@@ -468,10 +461,11 @@ class StreamPicker:
         if exchange is None or exchange.decision is None or exchange.is_closed:
             return
         url = exchange.decision.worker.url
-        if served == self._endpoint(url):
+        if served == self._door.addresses.of(url):
             return
         door.counts["served_elsewhere"] += 1
-        found = [m.worker for m in exchange.context.router.fleet if endpoint_of(m.worker.url) == served]
+        fleet = exchange.context.router.fleet
+        found = [member.worker for member in fleet if door.addresses.of(member.worker.url) == served]
         text = "ext_proc: Envoy sent a request to %s instead of the picked %s"
         door.log.warning(text, exchange.decision.worker.id, served)
         if not found:
@@ -489,9 +483,13 @@ def _value(headers: Collection[Header], name: bytes) -> bytes:
     return next((value for known, value in headers if known == name), b"")
 
 
+def _number(value: bytes) -> int | None:
+    """A decimal number of a header; None for anything else."""
+    return int(value) if value.isdigit() and len(value) <= MAX_DIGITS else None
+
+
 def _status_of(headers: Collection[Header]) -> tuple[int, list[Header]]:
-    status = _value(headers, b":status")
-    return int(status) if status.isdigit() else 0, [header for header in headers if header[0][:1] != b":"]
+    return _number(_value(headers, b":status")) or 0, [header for header in headers if header[0][:1] != b":"]
 
 
 def service_of(door: Door) -> Callable[[GrpcStream], StreamPicker]:

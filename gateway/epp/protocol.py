@@ -4,24 +4,27 @@
     request_headers                   NEW ─► BODY, or WHOLE         BUFFERED: headers pass at once
                                       (WHOLE: no body, or a tunnel)
     request_body, request_trailers    BODY ─► WHOLE                 none until the pick; a tunnel's: passed
-    (pick, refuse or go_on)           WHOLE ─► ANSWERED             headers and metadata; the whole body
+    (pick)                            WHOLE ─► ANSWERED             headers and metadata; the whole body
     response_headers, _body, …        HEAD ─► PASSING ─► ENDED      passed by `response_*`
+    (refuse)                          any ─► ANSWERED, REPLACED     immediate response; the rest is dropped
 
 The request's body mode is Envoy's (`protocol_config`), FULL_DUPLEX_STREAMED where it announces none. In
-STREAMED and NONE a body cannot be read before the headers go on: such requests pass without a pick
-(`UnsupportedMode`). What follows the first end_of_stream of a request with another one is dropped: Envoy
-1.35 to 1.37 may repeat the last piece of a body over 1 MB (envoy#46237).
+modes other than that and BUFFERED a whole body cannot be read before the headers go on: such requests pass
+without a pick (`UnsupportedMode`), but for tunnels, which are picked at their headers. What follows the first
+end_of_stream of a request with another one is dropped: Envoy 1.35 to 1.37 may repeat the last piece of a body
+over 1 MB (envoy#46237).
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
 
-from gateway.epp import messages
+from gateway.core.value import Value
+from gateway.epp import messages, processing_request
+from gateway.epp.dynamic_metadata import MetadataKey
 from gateway.epp.messages import BodyMode, ProtocolError
+from gateway.epp.processing_request import ProcessingRequest
 from gateway.http.messages import Header
-from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 
 
 class RequestState(Enum):
@@ -35,51 +38,80 @@ class ResponseState(Enum):
     NONE = "no answer yet"
     PASSING = "the answer passes"
     ENDED = "the answer has ended"
+    REPLACED = "answered in its place: messages that were on their way are dropped"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Value):
     """Headers of the request, with pseudo-headers, and the subset hint: None where Envoy sends none."""
 
-    headers: list[Header]
-    subset: object | None
+    __match_args__ = ("headers", "subset")
+    __slots__ = __match_args__
+
+    def __init__(self, headers: list[Header], subset: object | None) -> None:
+        self.headers: Final = headers
+        self.subset: Final = subset
 
 
-@dataclass(frozen=True, slots=True)
-class RequestData:
+class RequestData(Value):
     """A piece of the request's body."""
 
-    data: bytes
+    __match_args__ = ("data",)
+    __slots__ = __match_args__
+
+    def __init__(self, data: bytes) -> None:
+        self.data: Final = data
 
 
-@dataclass(frozen=True, slots=True)
-class UnsupportedMode:
-    """Envoy sends the body in a mode in which no picker can read it first."""
+class UnsupportedMode(Value):
+    """Envoy sends the body in a mode in which no picker can read all of it first."""
 
-    mode: int
-    headers: list[Header]
+    __match_args__ = ("mode", "headers")
+    __slots__ = __match_args__
+
+    def __init__(self, mode: int, headers: list[Header]) -> None:
+        self.mode: Final = mode
+        self.headers: Final = headers
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBegan:
+class ResponseBegan(Value):
     """Headers of the answer, with `:status`; `served` is the address that served it, where Envoy says."""
 
-    headers: list[Header]
-    served: str
-    is_end: bool
+    __match_args__ = ("headers", "served", "is_end")
+    __slots__ = __match_args__
+
+    def __init__(self, headers: list[Header], served: str, is_end: bool) -> None:
+        self.headers: Final = headers
+        self.served: Final = served
+        self.is_end: Final = is_end
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseData:
-    data: bytes
-    is_end: bool
+class ResponseData(Value):
+    """A piece of the answer's body."""
+
+    __match_args__ = ("data", "is_end")
+    __slots__ = __match_args__
+
+    def __init__(self, data: bytes, is_end: bool) -> None:
+        self.data: Final = data
+        self.is_end: Final = is_end
 
 
 Event = RequestHead | RequestData | UnsupportedMode | ResponseBegan | ResponseData
 
-SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
-SUBSET_KEY: Final = "x-gateway-destination-endpoint-subset"
-SERVED_KEY: Final = "x-gateway-destination-endpoint-served"
+READABLE: Final = frozenset({int(BodyMode.FULL_DUPLEX_STREAMED), int(BodyMode.BUFFERED)})
+"""Modes in which the whole body comes before the headers must go on."""
+
+SUBSET: Final = MetadataKey("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
+SERVED: Final = MetadataKey(messages.LB_NAMESPACE, "x-gateway-destination-endpoint-served")
+
+_DUPLEX: Final = int(BodyMode.FULL_DUPLEX_STREAMED)
+_NAMES: Final = {
+    processing_request.REQUEST_BODY: "request_body",
+    processing_request.REQUEST_TRAILERS: "request_trailers",
+    processing_request.RESPONSE_HEADERS: "response_headers",
+    processing_request.RESPONSE_BODY: "response_body",
+    processing_request.RESPONSE_TRAILERS: "response_trailers",
+}
 
 
 class PickProtocol:
@@ -94,6 +126,7 @@ class PickProtocol:
         "_has_trailers",
         "_has_body",
         "_response_trailers",
+        "_is_passed",
         "is_tunnel",
     )
 
@@ -103,7 +136,7 @@ class PickProtocol:
         self.response = ResponseState.NONE
         self.body_mode = self.response_mode = int(BodyMode.FULL_DUPLEX_STREAMED)
         self._has_trailers = self._has_body = self._response_trailers = False
-        self.is_tunnel = False
+        self.is_tunnel = self._is_passed = False
         """The client offers to leave HTTP: its bytes follow the answer, and pass as they come."""
 
     def __repr__(self) -> str:
@@ -111,7 +144,12 @@ class PickProtocol:
 
     @property
     def is_duplex(self) -> bool:
-        return self.body_mode == BodyMode.FULL_DUPLEX_STREAMED
+        return self.body_mode == _DUPLEX
+
+    @property
+    def is_buffered(self) -> bool:
+        """True for a request that is answered behind its body."""
+        return self._has_body and not self.is_duplex and not self.is_tunnel
 
     @property
     def shows_answer(self) -> bool:
@@ -122,62 +160,60 @@ class PickProtocol:
 
     def receive(self, data: bytes) -> Event | None:
         """Take one message; None if only the outbox must be sent. Raises ProtocolError."""
-        message = messages.decode(data)
-        which = message.WhichOneof("request")
-        if which is None:
-            raise ProtocolError("the message has no request of a known kind")
-        if which == "request_headers":
+        if self.response is ResponseState.REPLACED:
+            return None
+        message = processing_request.decode(data)
+        kind = message.kind
+        if kind == processing_request.REQUEST_HEADERS:
             return self._request_headers(message)
+        if kind == 0:
+            raise ProtocolError("the message has no request of a known kind")
         if self.request is RequestState.NEW:
-            raise ProtocolError(f"{which} before request_headers")
-        if which == "request_body":
-            return self._request_body(message.request_body)
-        if which == "request_trailers":
-            return self._request_trailers()
-        if which == "response_headers":
+            raise ProtocolError(f"{_NAMES[kind]} before request_headers")
+        if kind == processing_request.REQUEST_BODY:
+            return self._request_body(message.body, message.is_end)
+        if kind == processing_request.RESPONSE_HEADERS:
             return self._response_headers(message)
+        if kind == processing_request.REQUEST_TRAILERS:
+            return self._request_trailers()
         if self.response is ResponseState.NONE:
-            raise ProtocolError(f"{which} before response_headers")
-        if which == "response_body":
-            return self._response_body(message.response_body)
+            raise ProtocolError(f"{_NAMES[kind]} before response_headers")
+        if kind == processing_request.RESPONSE_BODY:
+            return self._response_body(message.body, message.is_end)
         return self._response_trailers_came()
 
-    def _request_headers(self, message: pb.ProcessingRequest) -> Event | None:
+    def _request_headers(self, message: ProcessingRequest) -> Event:
         if self.request is not RequestState.NEW:
             raise ProtocolError("request_headers came twice")
-        if message.HasField("protocol_config"):
-            self.body_mode = message.protocol_config.request_body_mode
-            self.response_mode = message.protocol_config.response_body_mode
-        headers = messages.headers_of(message.request_headers)
-        if message.request_headers.end_of_stream:
+        if message.has_modes:
+            self.body_mode, self.response_mode = message.request_mode, message.response_mode
+        headers = message.headers
+        if message.is_end:
             self.request = RequestState.WHOLE
         else:
             self._has_body = True
             self.is_tunnel = any(name == b"upgrade" and value for name, value in headers)
             self.request = RequestState.WHOLE if self.is_tunnel else RequestState.BODY
-            if self.body_mode in (BodyMode.NONE, BodyMode.STREAMED):
-                return UnsupportedMode(self.body_mode, headers)
-            if not self.is_duplex and not self.is_tunnel:
-                self.outbox.append(messages.head(is_response=False))
-        return RequestHead(headers, messages.metadata_of(message, SUBSET_NAMESPACE, SUBSET_KEY))
+            if not self.is_tunnel:
+                if self.body_mode not in READABLE:
+                    return UnsupportedMode(self.body_mode, headers)
+                if not self.is_duplex:
+                    self.outbox.append(messages.head(is_response=False))
+        return RequestHead(headers, SUBSET.value_in(message.metadata))
 
-    def _request_body(self, piece: pb.HttpBody) -> Event | None:
-        if self.body_mode == BodyMode.STREAMED:
-            self.outbox.append(messages.body(None, is_response=False))
-            return None
-        if self.is_tunnel:
+    def _request_body(self, data: bytes, is_end: bool) -> Event | None:
+        if self.request is RequestState.BODY:
+            if is_end or not self.is_duplex:  # a buffered body is one message
+                self.request = RequestState.WHOLE
+            return RequestData(data)
+        if self.is_tunnel or self._is_passed:
             if self.is_duplex:
-                self.outbox += messages.pieces(piece.body, is_response=False, is_end=piece.end_of_stream)
+                self.outbox += messages.pieces(data, is_response=False, is_end=is_end)
             else:
                 self.outbox.append(messages.body(None, is_response=False))
-            return None
-        if self.request is not RequestState.BODY:
-            if piece.end_of_stream:
-                return None  # envoy#46237
+        elif not is_end:  # envoy#46237
             raise ProtocolError("request_body after the end of the request")
-        if piece.end_of_stream or not self.is_duplex:  # a buffered body is one message
-            self.request = RequestState.WHOLE
-        return RequestData(piece.body)
+        return None
 
     def _request_trailers(self) -> Event | None:
         if self._has_trailers or (self.is_duplex and self.request is not RequestState.BODY):
@@ -189,24 +225,22 @@ class PickProtocol:
         self.outbox.append(messages.trailers(is_response=False))  # behind a buffered body, or without one
         return None
 
-    def _response_headers(self, message: pb.ProcessingRequest) -> Event:
+    def _response_headers(self, message: ProcessingRequest) -> Event:
         if self.response is not ResponseState.NONE:
             raise ProtocolError("response_headers came twice")
         self.request = RequestState.ANSWERED
-        is_end = message.response_headers.end_of_stream
-        self.response = ResponseState.ENDED if is_end else ResponseState.PASSING
-        served = messages.metadata_of(message, messages.LB_NAMESPACE, SERVED_KEY)
-        return ResponseBegan(messages.headers_of(message.response_headers), str(served or ""), is_end)
+        self.response = ResponseState.ENDED if message.is_end else ResponseState.PASSING
+        served = SERVED.value_in(message.metadata)
+        return ResponseBegan(message.headers, str(served or ""), message.is_end)
 
-    def _response_body(self, piece: pb.HttpBody) -> Event | None:
-        if self.response is ResponseState.ENDED:
-            if piece.end_of_stream:
-                return None
+    def _response_body(self, data: bytes, is_end: bool) -> Event | None:
+        if self.response is ResponseState.PASSING:
+            if is_end:
+                self.response = ResponseState.ENDED
+            return ResponseData(data, is_end)
+        if not is_end:
             raise ProtocolError("response_body after the end of the answer")
-        is_end = piece.end_of_stream
-        if is_end:
-            self.response = ResponseState.ENDED
-        return ResponseData(piece.body, is_end)
+        return None
 
     def _response_trailers_came(self) -> Event | None:
         if self.response is ResponseState.ENDED:
@@ -223,27 +257,21 @@ class PickProtocol:
     ) -> None:
         """Answer with a destination; `body` goes on in place of the `given` one."""
         self.request = RequestState.ANSWERED
-        is_buffered = self._has_body and not self.is_duplex and not self.is_tunnel
-        replacing = body if is_buffered and body != given else None
+        replacing = body if self.is_buffered and body != given else None
         self.outbox.append(
-            messages.picked_head(endpoint, changed, removed, is_body=is_buffered, body=replacing)
+            messages.picked_head(endpoint, changed, removed, is_body=self.is_buffered, body=replacing)
         )
         self._echo(body)
 
-    def go_on(self, body: bytes) -> None:
-        """Let the request pass without a destination."""
-        was_whole = self.request is RequestState.WHOLE
-        self.request = RequestState.ANSWERED
-        if was_whole and self._has_body and not self.is_duplex:
-            self.outbox.append(messages.body(None, is_response=False))
-        else:
-            self.outbox.append(messages.head(is_response=False))
-            self._echo(body)
+    def go_on(self, removed: Sequence[bytes]) -> None:
+        """Let the request pass unread and without a destination, and each part of its body as it comes."""
+        self.request, self._is_passed = RequestState.ANSWERED, True
+        self.outbox.append(messages.head(is_response=False, removed=removed))
 
     def refuse(self, status: int, headers: Iterable[Header], content: bytes, details: str) -> None:
-        """Answer in place of a worker."""
+        """Answer in place of a worker: what Envoy has of an answer, or of changes, is void."""
         self.request = RequestState.ANSWERED
-        self.response = ResponseState.ENDED
+        self.response = ResponseState.REPLACED
         self.outbox.append(messages.immediate(status, headers, content, details))
 
     def _echo(self, body: bytes) -> None:
@@ -253,12 +281,12 @@ class PickProtocol:
         if self._has_trailers:
             self.outbox.append(messages.trailers(is_response=False))
 
-    def response_head(self, changed: Iterable[Header] = (), removed: Iterable[bytes] = ()) -> None:
+    def response_head(self, changed: Sequence[Header] = (), removed: Sequence[bytes] = ()) -> None:
         self.outbox.append(messages.head(is_response=True, changed=changed, removed=removed))
 
     def response_piece(self, event: ResponseData, data: bytes) -> None:
         """Pass `data` on in place of an event's."""
-        if self.response_mode == BodyMode.FULL_DUPLEX_STREAMED:
+        if self.response_mode == _DUPLEX:
             is_end = event.is_end and not self._response_trailers
             self.outbox += messages.pieces(data, is_response=True, is_end=is_end)
         elif not self._response_trailers:

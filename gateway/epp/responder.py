@@ -2,10 +2,14 @@
 as it passes afterwards."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gateway.core.errors import GatewayError
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.server.responder import Responder
+
+CUT: Final = 502
+"""Status of a cut answer: clients see it where Envoy has held the answer's head back."""
 
 Refuse = Callable[[int, list[Header], bytes], None]
 """Answers in place of a worker: status, headers and body."""
@@ -38,21 +42,21 @@ class NoConnection:
 class PickResponder(Responder):
     """Collects the answer that an exchange passes on; `take` has what came since the last call.
 
-    `is_picked`: a worker has the request, so that nothing can be answered in its place any more, but for an
-    answer that clients must not get (`is_replaceable`). `error` is the one being answered."""
+    `is_picked`: a worker has the request. `error` is the one being answered: also in place of a worker that
+    has the request, and is too late or redirects."""
 
-    __slots__ = ("is_picked", "is_replaceable", "passed_head", "error", "_refuse", "_parts")
+    __slots__ = ("is_picked", "passed_head", "error", "_refuse", "_parts")
 
     def __init__(self, request: HttpRequest, refuse: Refuse, standing: Sequence[Header] = ()) -> None:
         super().__init__(NoConnection(), request, standing)
-        self.is_picked = self.is_replaceable = False
+        self.is_picked = False
         self.passed_head: ResponseHead | None = None
         self.error: GatewayError | None = None
         self._refuse = refuse
         self._parts: list[bytes] = []
 
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
-        if (not self.is_picked or self.is_replaceable) and not self.has_begun:
+        if not self.has_begun:
             self.has_begun = True
             self._refuse(status, [*headers, *self.more_headers, *self._standing], body)
 
@@ -73,11 +77,11 @@ class PickResponder(Responder):
         self._parts.append(data)
 
     def end_in_error(self, held: bytes, error: GatewayError, request_id: bytes) -> None:
-        """Envoy has the worker's connection: it decides how an answer ends."""
-        self._parts.append(held)
+        self.abort()
 
     def abort(self) -> None:
-        """Envoy cuts what it cannot complete."""
+        """Cut an answer that has begun: Envoy resets it, and the request at the worker."""
+        self._refuse(CUT, [], b"")
 
     def take(self) -> bytes:
         data = b"".join(self._parts)

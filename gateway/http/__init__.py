@@ -9,6 +9,6 @@ usage_injection      usage requested of a stream              upgrade, websocket
 cache_report         announcements of a hit, on request       refusal              saturated workers
 retry_after          times that answers ask to wait
 kubernetes_url       k8s:// URLs                            content              readings of a body
-redirect             redirects of workers
+redirect             redirects of workers                     stream_chunks        parsed chunks of streams
 cross_origin         pages of other sites, in browsers
 """

@@ -37,6 +37,8 @@ def check_content(name: bytes, value: bytes) -> bytes:
     """Check a header of CONTENT_HEADERS. Return the value that goes on, without the charset of a body that
     goes on in UTF-8. Raises UnsupportedContent."""
     if name == b"content-type":
+        if value == PLAIN_TYPE:
+            return value
         if _WIDE.fullmatch(value.strip()):
             return PLAIN_TYPE
         num_charsets = value.lower().count(b"charset")

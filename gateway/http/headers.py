@@ -10,6 +10,7 @@ from gateway.http.messages import (
     HOP_BY_HOP,
     Header,
     HttpRequest,
+    OutgoingHead,
     ResponseHead,
     encode_head,
     end_to_end,
@@ -77,8 +78,7 @@ _NOT_TO_CLIENT: Final = HOP_BY_HOP | WORKERS_OWN | {b"content-length", b"x-reque
 _NOT_TO_CLIENT_OF_STREAM: Final = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Final[Header] = (b"x-accel-buffering", b"no")
 """Header that makes nginx pass on each event as it comes."""
-_ID: Final = b"\r\nx-request-id: "
-_OFFER: Final = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+_OFFER: Final[tuple[Header, ...]] = ((b"connection", b"Upgrade"), (b"upgrade", b"websocket"))
 
 
 def head_to_worker(
@@ -91,7 +91,7 @@ def head_to_worker(
     request_id: bytes,
     target: bytes = b"",
     key: bytes | None = None,
-) -> bytes:
+) -> OutgoingHead:
     """Return request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path,
     `target` and `key` replace the client's own. `request_id` is the gateway's: engines use it as a key."""
     if key is None:
@@ -109,14 +109,16 @@ def head_to_worker(
     )
     if worker.dp_size > 1:
         headers.append((b"x-data-parallel-rank", b"%d" % worker.dp_rank))
-    return encode_head(b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix, target or http.target), headers)
+    return OutgoingHead(http.method, prefix + (target or http.target), headers)
 
 
-def sent_again(head: bytes) -> bytes:
+def sent_again(head: OutgoingHead) -> OutgoingHead:
     """Return the head of a request for its second sending to one worker, which may have the first: under
     another id."""
-    before, mark, after = head.partition(_ID)
-    return before + mark + after.replace(b"\r\n", b"-2\r\n", 1)
+    headers = [
+        (name, value + b"-2") if name == b"x-request-id" else (name, value) for name, value in head.headers
+    ]
+    return OutgoingHead(head.method, head.target, headers)
 
 
 def upgrade_to_worker(
@@ -128,7 +130,7 @@ def upgrade_to_worker(
     request_id: bytes,
     target: bytes = b"",
     key: bytes | None = None,
-) -> bytes:
+) -> OutgoingHead:
     """Return the head of a WebSocket upgrade request, which has no body."""
     head = head_to_worker(
         http,
@@ -140,7 +142,8 @@ def upgrade_to_worker(
         target=target,
         key=key,
     )
-    return head.replace(b"\r\ncontent-length: 0\r\n", b"\r\n", 1)[:-2] + _OFFER
+    headers = [header for header in head.headers if header[0] != b"content-length"]
+    return OutgoingHead(head.method, head.target, [*headers, *_OFFER])
 
 
 def upgrade_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | None) -> bytes:

@@ -12,54 +12,31 @@ Several `data` lines are one text; a byte order mark may begin the stream.
 import re
 from typing import Final
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
-from gateway.core.decode_errors import UNREADABLE
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit
 from gateway.core.usage_reading import read_beginning, read_usage
+from gateway.http.stream_chunks import has_token
 
-_USAGE = b'"usage":{'
-_USAGE_SPACED = b'"usage": {'
-_META = b'"meta_info"'
-_MESSAGE_START = b'"message_start"'
-_BOM = b"\xef\xbb\xbf"
+_USAGE: Final = b'"usage":{'
+_USAGE_SPACED: Final = b'"usage": {'
+_META: Final = b'"meta_info"'
+_MESSAGE_START: Final = b'"message_start"'
+_BOM: Final = b"\xef\xbb\xbf"
 _ENDS: Final = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r\n", b"\r\r")
 """An empty line behind a line's end, in all combinations; CRLF is one end."""
 _END: Final = re.compile(rb"\r\n?|\n")
 _BETWEEN: Final = re.compile(rb"(?>(?::[^\r\n]*)?(?>\r\n|\n|\r))+")
 """Comments and empty lines, which need not wait for an event's end."""
-MAX_HELD_BYTES = 1 << 20
+MAX_HELD_BYTES: Final = 1 << 20
 """Size above which an event is passed on in parts."""
-MAX_LINES = 2048
+MAX_LINES: Final = 2048
 """Lines that are looked at of what is passed on at once: more than a read of short events has."""
-MAX_USAGES = 16
+MAX_USAGES: Final = 16
 """Objects called `usage`, from the last one back, that are tried."""
 
 
-class _Delta(msgspec.Struct):
-    content: object = None
-    reasoning: object = None
-    reasoning_content: object = None
-    tool_calls: object = None
-    refusal: object = None
-
-
-class _Piece(msgspec.Struct):
-    text: object = None
-    delta: _Delta | None = None
-    finish_reason: object = None
-
-
-class _Event(msgspec.Struct):
-    """Event of a stream. `type` is in other routes' events: those with content end in "delta"."""
-
-    choices: list[_Piece] = []
-    type: object = None
-
-
-_decode_event = msgspec.json.Decoder(_Event).decode
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SseScanner:
     """Scanner of a streamed body fed in any splits; forwards whole events. `num_events` counts those with
     data so far."""
@@ -113,14 +90,15 @@ class SseScanner:
             self.is_whole = ends_whole
             if not self.num_events:
                 self._has_meta = _META in data
-            if _USAGE in data or _USAGE_SPACED in data or (self._has_meta and _META in data):
+            # Not `in`, which raises and drops a TypeError for bytes: four times the time.
+            if data.find(_USAGE) >= 0 or data.find(_USAGE_SPACED) >= 0 or (self._has_meta and _META in data):
                 self._keep_usage(data)
             if data.startswith(b"data:") and data.find(b"\n") == len(data) - 2:
                 self.num_events += 1
             else:
                 self._count(data)
             if not self.has_token:
-                self.has_token = any(map(_has_token, event_data(data)))
+                self.has_token = any(map(has_token, event_data(data)))
         return data
 
     def _keep_usage(self, data: bytes) -> None:
@@ -229,23 +207,3 @@ def _with_beginning(end: Usage, data: bytes, limit: UsageLimit) -> Usage | Refus
                 return begun
             return Usage(begun.prompt_tokens, end.completion_tokens, begun.cached_tokens, begun.has_null)
     return end
-
-
-def _has_token(event: bytes) -> bool:
-    """Return True if an event has generated content: the first chat chunk has the role only."""
-    try:
-        found = _decode_event(event)
-    except UNREADABLE:
-        return False
-    if type(found.type) is str:
-        return found.type.endswith((".delta", "_block_delta"))
-    return any(_piece_has_token(piece) for piece in found.choices)
-
-
-def _piece_has_token(piece: _Piece) -> bool:
-    if piece.text or piece.finish_reason:
-        return True
-    delta = piece.delta
-    return delta is not None and bool(
-        delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal
-    )

@@ -12,20 +12,23 @@ passes as it is. Keys are searched for with their quotes: within a JSON string t
 """
 
 import re
+from typing import Final
 
-import msgspec
-
-from gateway.core.decode_errors import UNREADABLE
 from gateway.http.sse import SseScanner, event_data
+from gateway.http.stream_chunks import read_usage_chunk
 
-_ASK = b'"stream_options":{"include_usage":true},'
-_KEY, _USAGE, _USAGE_SPACED = b'"usage"', b'"usage":{', b'"usage": {'
-_CHOICES, _SPACED = b'"choices"', b'"choices": '
-_FINISH, _FINISH_SPACED = b'"finish_reason":"', b'"finish_reason": "'
-_FINGERPRINT = b'"system_fingerprint"'
-_BORDER = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
+_ASK: Final = b'"stream_options":{"include_usage":true},'
+_KEY: Final = b'"usage"'
+_USAGE: Final = b'"usage":{'
+_USAGE_SPACED: Final = b'"usage": {'
+_CHOICES: Final = b'"choices"'
+_SPACED: Final = b'"choices": '
+_FINISH: Final = b'"finish_reason":"'
+_FINISH_SPACED: Final = b'"finish_reason": "'
+_FINGERPRINT: Final = b'"system_fingerprint"'
+_BORDER: Final = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
 """The end of a line, and an empty line behind it; from the LF on where the first end is CRLF."""
-_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
+_NULL: Final = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 
 
 def with_usage(body: bytes) -> bytes:
@@ -33,15 +36,6 @@ def with_usage(body: bytes) -> bytes:
     at = body.index(b"{") + 1
     view = memoryview(body)
     return b"".join((view[:at], _ASK, view[at:]))
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[msgspec.Raw] | None = None
-    usage: msgspec.Raw = msgspec.Raw(b"null")
-    system_fingerprint: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class InjectedUsageScanner(SseScanner):
@@ -62,7 +56,7 @@ class InjectedUsageScanner(SseScanner):
         data = super().feed(data)
         if not self._finish and not self._read_style(data):
             return data
-        is_of_interest = self._key in data or self._finish in data
+        is_of_interest = data.find(self._key) >= 0 or data.find(self._finish) >= 0
         if self._held or (is_of_interest and self.is_whole and not self._is_forced):
             return b"".join([self._passed(event) for event in _events(data)])
         return data
@@ -91,7 +85,7 @@ class InjectedUsageScanner(SseScanner):
         if self._is_forced:
             return event
         if self._usage in event:
-            chunk = _read(event)
+            chunk = read_usage_chunk(next(iter(event_data(event)), b""))
             if chunk is not None and chunk.choices == []:
                 return _stamped(self.held(), bytes(chunk.system_fingerprint))
             self._is_forced = chunk is not None
@@ -112,16 +106,6 @@ def _events(data: bytes) -> list[bytes]:
         events.append(data[at : border.end()])
         at = border.end()
     return [*events, data[at:]] if at < len(data) else events
-
-
-def _read(event: bytes) -> _Chunk | None:
-    """Parse the chunk of a one-line event; None if it is unreadable."""
-    for data in event_data(event):
-        try:
-            return _decode(data)
-        except UNREADABLE:
-            return None
-    return None
 
 
 def _stamped(event: bytes, fingerprint: bytes) -> bytes:

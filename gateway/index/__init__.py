@@ -5,7 +5,8 @@ base            the interface of a backend          reference       the obvious 
 memory          a prefix tree with packed edges     memory_sweep    its clean-up, in the background
 edges, engine_hashes, holder, worker_bits           parts of it, packed
 holder_masks    one walk for all workers            kv_groups       prefixes of hybrid models
-assumed         blocks of requests that were sent   sent_media      images that were sent
+assumed         blocks of requests that were sent   assumed_tree    those of one worker
+sent_media      images that were sent
 inventory       an agent's own index                redis_tree/     the index in Redis
 followed_tiers  how many media and groups count
 blind_recovery  blocks of BLIND streams             orphans, proofs what is known of these

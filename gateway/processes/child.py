@@ -19,6 +19,7 @@ from gateway.app.gateway_parts import Surroundings
 from gateway.bookings import shared_memory
 from gateway.bookings.shared_ledger import Table
 from gateway.core.errors import ConfigError
+from gateway.decide.report_relay import ReportRelay
 from gateway.observability.log_setup import set_up
 from gateway.processes.messages import (
     Begin,
@@ -31,6 +32,8 @@ from gateway.processes.messages import (
     Prepare,
     Prepared,
     Ready,
+    RelayedReport,
+    Reported,
     decode_to_process,
     encode,
 )
@@ -80,17 +83,21 @@ class Child:
         self._finish = asyncio.Event()
         self._stop = asyncio.Event()
         self._channel = Channel(sock, self._on_message, self._on_end)
+        self._row = 0
+        self._reports = ReportRelay(self._pass_on, self._loop)
 
     async def run(self) -> int:
         begun = await self._begin
         if begun is None:
             return 0  # the supervisor is gone already
         begin, memory = begun
+        self._row = begin.row
         sink = set_up(begin.config.log.level, begin.config.log.format, begin.row)
         place = shared_memory.view_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
-            gateway = Gateway(begin.config, Surroundings(place, connections, begin.policy_source, sink))
+            surroundings = Surroundings(place, connections, begin.policy_source, sink, self._reports)
+            gateway = Gateway(begin.config, surroundings)
         except ConfigError as exc:
             self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
@@ -153,6 +160,12 @@ class Child:
             case Change(number):
                 if number in self._swaps:
                     self._swaps.pop(number)()
+            case RelayedReport(origin, number, report):
+                result = self._reports.apply(report)
+                if result is not None:
+                    self._channel.send(encode(Reported(origin, number, result)))
+            case Reported(_, number, result):
+                self._reports.answered(number, result)
             case Drain(seconds, is_leaving):
                 if is_leaving:
                     self._leave_s = seconds
@@ -160,6 +173,9 @@ class Child:
                     self._stop_s = seconds
                     self._stop.set()
                 self._finish.set()
+
+    def _pass_on(self, number: int, report: bytes) -> None:
+        self._channel.send(encode(RelayedReport(self._row, number, report)))
 
     async def _prepare(self, asked: Prepare) -> None:
         """Prepare a configuration. Only the latest is kept: an earlier one without a change was rejected

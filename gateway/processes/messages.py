@@ -5,6 +5,8 @@ Begin, the shared memory ─────────────►  loads, star
                           ◄─────────────  Ready; or Refused, and it ends
 Client, AdminClient, each a connection ► serves it; counts those that it has closed in the memory
                           ◄─────────────  Leaving: no more connections (it received a signal itself)
+RelayedReport, to others ◄────────────►  a decision's report that reached another process than the decision
+Reported, to that one ◄───────────────►  the process with the decision has applied it
 Prepare ──────────────────────────────►  another configuration: can it be applied?
                           ◄─────────────  Prepared
 Change ───────────────────────────────►  applies it
@@ -68,6 +70,22 @@ class Prepared(msgspec.Struct, tag=True):
     refusal: str | None = None
 
 
+class RelayedReport(msgspec.Struct, tag=True):
+    """Report of a decision that process `origin` does not know; `number` is the origin's own."""
+
+    origin: int
+    number: int
+    report: bytes
+
+
+class Reported(msgspec.Struct, tag=True):
+    """Result of a RelayedReport, by the process with the decision."""
+
+    origin: int
+    number: int
+    result: int
+
+
 class Ready(msgspec.Struct, tag=True):
     pass
 
@@ -82,8 +100,8 @@ class DrainNotice(msgspec.Struct, tag=True):
     pass
 
 
-ToProcess = Begin | NewClient | NewAdminClient | Drain | Prepare | Change
-ToSupervisor = Ready | ConfigRejected | DrainNotice | Prepared
+ToProcess = Begin | NewClient | NewAdminClient | Drain | Prepare | Change | RelayedReport | Reported
+ToSupervisor = Ready | ConfigRejected | DrainNotice | Prepared | RelayedReport | Reported
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_process = msgspec.msgpack.Decoder(ToProcess).decode

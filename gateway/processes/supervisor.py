@@ -47,6 +47,8 @@ from gateway.processes.messages import (
     Prepare,
     Prepared,
     Ready,
+    RelayedReport,
+    Reported,
     decode_to_supervisor,
     encode,
 )
@@ -316,6 +318,12 @@ class Supervisor:
                 self._accept()
             case ConfigRejected(reason):
                 process.refusal = reason
+            case RelayedReport():
+                for other in self._processes:
+                    if other is not process:
+                        other.send(message)
+            case Reported(origin):
+                self._processes[origin].send(message)
             case DrainNotice():
                 process.is_ready, process.is_leaving = False, True
                 if process.channel:

@@ -192,7 +192,7 @@ class Api:
         return 200, {"status": "alive"}
 
     def _ready(self, http: HttpRequest) -> tuple[int, Any]:
-        asked = parameters(http.target) if b"?" in http.target else ()
+        asked = parameters(http.target) if http.has_query else ()
         model = next((value for name, value in asked if name == MODEL and value), None)
         return ready(self._fleet, model, is_stopping=self.is_stopping)
 

@@ -16,7 +16,7 @@ from gateway.requests.model_rewrite import rewrite
 
 def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
     """Return the parsed and checked request. Raises InvalidRequest or Forbidden."""
-    asked = asked_in_query(http.target) if b"?" in http.target else None
+    asked = asked_in_query(http.target) if http.has_query else None
     is_large = len(http.body) >= LARGE
     try:
         request = _parsed(context, http, asked, None, is_large=is_large)
@@ -31,7 +31,7 @@ async def large_request_of(
 ) -> InferenceRequest | None:
     """Return a large request, parsed in a thread; None if it `is_over` by then. Raises InvalidRequest or
     Forbidden."""
-    asked = asked_in_query(http.target) if b"?" in http.target else None
+    asked = asked_in_query(http.target) if http.has_query else None
     read = context.prompts.long_prompts.read
 
     def parse(name: str | None, default: str | None) -> InferenceRequest | None:

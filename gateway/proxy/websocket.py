@@ -19,7 +19,7 @@ from gateway.core.route_table import RouteKind
 from gateway.core.usage import Usage
 from gateway.core.worker import ServedModel
 from gateway.http.headers import upgrade_to_client
-from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.http.messages import HttpRequest, OutgoingHead, ResponseHead
 from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame, without_extensions
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
@@ -83,7 +83,7 @@ class Tunnel(Observer):
     def plan(self) -> Plan:
         return Plan(upgrade=self._head, reader=self._reader, observer=self)
 
-    def _head(self, decision: Decision) -> bytes:
+    def _head(self, decision: Decision) -> OutgoingHead:
         exchange = self._exchange
         outgoing, model = exchange.context.outgoing, exchange.request.model
         return outgoing.upgrade_head(exchange.http, model, decision.worker, exchange.worker_id)

@@ -18,7 +18,7 @@ from gateway.requests.media_uuid import scope_media
 from gateway.requests.model_name import check_plain, default_model, renamed_query
 from gateway.requests.multipart import MARK, check_no_form, form_kind, parse_form, renamed_body
 from gateway.requests.named_session import session_of
-from gateway.requests.parsing import BodyRules, parse_request
+from gateway.requests.parsing import BodyRules, parse_ids, parse_request
 
 NAMELESS: Final = paths(route for route in TABLE if not route.names_model)
 
@@ -47,8 +47,11 @@ def parse_body(
         return parse_form(path, body, form_kind(http), rules)
     if route_of(path).takes_forms:
         check_no_form(http)
-    parse = parse_large if is_large else parse_request
-    request = parse(path, body, known, rules)
+    if http.prompt is not None:
+        request = parse_ids(path, body, http.prompt, rules)
+    else:
+        parse = parse_large if is_large else parse_request
+        request = parse(path, body, known, rules)
     if salt is not None:
         scope_media(request, salt, scoped_large if is_large else None)
     return request
@@ -75,7 +78,7 @@ def judge(
     if caller is not None:
         caller.check(request.model)
         request.tenant = caller.tenant
-    if (asked is None or is_chosen) and b"?" in http.target:
+    if (asked is None or is_chosen) and http.has_query:
         http.target = renamed_query(http.target, request.model)  # the query may name an empty one
     if session := session_of(http, *session_names):
         request.session = session

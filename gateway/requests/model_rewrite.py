@@ -23,5 +23,5 @@ def rewrite(
     if http.path in NAMELESS:
         check_plain(http.path, model, served)
     request.choose(model, renamed_body(body, model) if body else body)
-    if b"?" in http.target:
+    if http.has_query:
         http.target = renamed_query(http.target, model)

@@ -16,6 +16,7 @@ from gateway.core.chat_messages import Messages
 from gateway.core.json_values import decode, encode
 from gateway.core.request import STATE_FIELDS, InferenceRequest, decode_object
 from gateway.core.route_table import ADDED, RouteKind, route_of
+from gateway.core.token_prompt import TokenPrompt
 from gateway.requests.adapter_field import FIELD, adapter_of, without_adapter
 from gateway.requests.cache_salt import SALT, salted
 from gateway.requests.field_judgement import XARGS
@@ -109,6 +110,16 @@ def parse_request(
         writes_model = decide(top, rules.model, rules.default, is_limited=rules.is_limited)
         fields = _checked(kind, top)
     return completed(kind, path, body, top, fields, messages, rules, writes_model=writes_model)
+
+
+def parse_ids(path: str, body: bytes, prompt: TokenPrompt, rules: BodyRules = PLAIN) -> InferenceRequest:
+    """Parse a completion with a stand-in for its token ids. Raises as `parse_request` does."""
+    top = prompt.fields(body)
+    writes_model = decide(top, rules.model, rules.default, is_limited=rules.is_limited)
+    kind = RouteKind.COMPLETION
+    request = completed(kind, path, body, top, top, None, rules, writes_model=writes_model)
+    request.decode = prompt.fields
+    return request
 
 
 def completed(

@@ -55,24 +55,34 @@ Tokenize = Callable[[InferenceRequest], Prompt]
 
 @mypyc_attr(acyclic=True)
 class _Open:
-    """A decision that is not finished: its booking, the blocks it pinned, its (last) prompt's blocks."""
+    """A decision that is not finished: its booking, its prompts' blocks, and for each prompt how many leading
+    blocks events had reported; those behind them are pinned."""
 
-    __slots__ = ("booking", "hashes", "prompt", "links", "was_run", "lesson")
+    __slots__ = ("booking", "hashes", "firsts", "links", "was_run", "lesson")
 
     def __init__(
         self,
         booking: Booking,
-        hashes: Sequence[BlockHash],
-        prompt: Sequence[BlockHash],
+        hashes: Sequence[Sequence[BlockHash]],
+        firsts: Sequence[int],
         links: Sequence[BlockHash],
         lesson: SpeedObservation,
     ) -> None:
         self.booking = booking
         self.lesson = lesson
         self.hashes = hashes
-        self.prompt = prompt
+        self.firsts = firsts
         self.links = links
         self.was_run = False
+
+    @property
+    def prompt(self) -> Sequence[BlockHash]:
+        """Blocks of the last prompt."""
+        return self.hashes[-1] if self.hashes else ()
+
+    @property
+    def adds_blocks(self) -> bool:
+        return any([first < len(blocks) for first, blocks in zip(self.firsts, self.hashes, strict=True)])
 
 
 @mypyc_attr(acyclic=True)
@@ -286,7 +296,7 @@ class Router:
         self.ledger.release(opened.booking, now)
         if self.on_freed is not None:
             self.on_freed(opened.booking.worker)
-        self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
+        self._unpin(opened, now, was_run=was_run)
         if was_run:
             self.learning.began(opened.lesson, took_s, now)
         return True
@@ -311,7 +321,7 @@ class Router:
         self.ledger.release(opened.booking, now)
         if self.on_freed is not None:
             self.on_freed(decision.worker.id)
-        self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
+        self._unpin(opened, now, was_run=opened.was_run)
         if opened.links:
             self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
         if usage is not None:
@@ -328,9 +338,9 @@ class Router:
         self._looked_s = now
         for opened in islice(self._open.values(), MAX_LOOKED_AT):
             if (
-                opened.hashes
-                and not opened.was_run
+                not opened.was_run
                 and not opened.links
+                and opened.adds_blocks
                 and self.index.holds(opened.booking.worker, opened.prompt)
             ):
                 self._prefilled(opened)
@@ -389,16 +399,19 @@ class Router:
     ) -> _Open:
         name = chosen.worker.id
         booking = self.ledger.book(name, uncached_tokens, decision.num_tokens, self._clock())
-        added: list[BlockHash] = []
-        if lookup:
-            for blocks, overlap in zip(lookup.hashes, lookup.overlaps, strict=True):
-                added += blocks[overlap.get(name, 0) :]
-        self.assumed.pin(name, added)
+        hashes: Sequence[Sequence[BlockHash]] = lookup.hashes if lookup else ()
+        firsts = [overlap.get(name, 0) for overlap in lookup.overlaps] if lookup else []
+        for blocks, first in zip(hashes, firsts, strict=True):
+            self.assumed.pin(name, blocks, first)
         behind = links.hashes if links else ()
         if behind:
             self._sent.index.pin(name, behind)
         lesson = self.learning.booked(chosen, uncached_tokens)
-        return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
+        return _Open(booking, hashes, firsts, behind, lesson)
+
+    def _unpin(self, opened: _Open, now: float, *, was_run: bool) -> None:
+        for blocks, first in zip(opened.hashes, opened.firsts, strict=True):
+            self.assumed.unpin(opened.booking.worker, blocks, now, first, was_run=was_run)
 
 
 def _rendered(prompt: Prompt, group: HashGroup) -> Prompt:

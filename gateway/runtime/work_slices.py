@@ -3,7 +3,8 @@
 Peers are clients, workers, agents, Redis, DNS and API servers. Their bytes become many (events, chunks,
 frames, numbers) in one of three ways, and each has its slices:
 
-    reads of connections    `paced_reads.py`: fed in turns of a slice
+    reads of connections    `paced_reads.py`: fed in turns of a slice; of HTTP/2 each frame and each message
+                            (`server/http2/grpc_connection.py`)
     KV events               `ingest/time_slices.py`: one slice of all feeds, then a rest
     a body that is whole    decoded in steps, which `in_slices` runs
 

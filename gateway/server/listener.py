@@ -134,7 +134,8 @@ class Listener:
             acceptor.close()
 
     async def drain(self, seconds: float, cut: Callable[[], None]) -> None:
-        """Let requests finish until the deadline, then call `cut`, and close what is left."""
+        """Let requests finish until the deadline; where some are left, call `cut` and close their
+        connections. Requests of other ports have their own drain."""
         self.stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -143,9 +144,9 @@ class Listener:
             for connection in list(self._connections):
                 connection.drain()
             if loop.time() >= deadline:
+                cut()
                 break
             await asyncio.sleep(LOOK_EVERY_S)
-        cut()
         await self._opening.stop()
         for connection in list(self._connections):
             connection.abort()

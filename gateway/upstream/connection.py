@@ -17,7 +17,7 @@ import httptools
 from gateway.config.proxy import ProxySection
 from gateway.http.address import Address
 from gateway.http.framing import BadAnswer, check_answer
-from gateway.http.messages import Header, ResponseHead
+from gateway.http.messages import Header, OutgoingHead, ResponseHead
 from gateway.http.networks import Reachable
 from gateway.runtime import process_limits, tls
 from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
@@ -48,7 +48,7 @@ class WorkerConnection(Protocol):
     """A connection to a worker, as an exchange uses it: our own, or one that another proxy carries
     (`epp/envoy_connection.py`)."""
 
-    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None: ...
+    def send(self, head: OutgoingHead, body: bytes, sink: ResponseSink) -> None: ...
     def divert(self, make: Callable[[ResponseSink], ResponseSink]) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -82,17 +82,17 @@ class UpstreamConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, sink: ResponseSink) -> None:
+    def send(self, head: OutgoingHead, body: bytes, sink: ResponseSink) -> None:
         assert self._transport is not None, "send on a closed connection"
         self._sink = sink
         self.num_requests += 1
         self._is_complete = self._has_news = False
         self._num_head_bytes = self._fed_between = 0
         if len(body) > 1 << 16:
-            self._transport.write(head)
+            self._transport.write(head.encoded())
             self._transport.write(body)
         else:
-            self._transport.write(head + body)
+            self._transport.write(head.encoded() + body)
 
     def divert(self, make: Callable[[ResponseSink], ResponseSink]) -> None:
         """Give the rest of an answer to another sink, which is made of the one so far."""

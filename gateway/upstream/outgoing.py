@@ -5,7 +5,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.route_table import route_of
 from gateway.core.worker import Worker
 from gateway.http.headers import head_to_worker, upgrade_to_worker
-from gateway.http.messages import HttpRequest
+from gateway.http.messages import HttpRequest, OutgoingHead
 from gateway.requests.model_name import renamed_query
 from gateway.requests.multipart import renamed_body
 from gateway.upstream.pools import Pools
@@ -21,7 +21,9 @@ class Outgoing:
     def __repr__(self) -> str:
         return f"Outgoing({self._fleet!r})"
 
-    def head(self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes) -> bytes:
+    def head(
+        self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes
+    ) -> OutgoingHead:
         """The head before a body of `size` bytes."""
         pool = self._pools.of(worker.url)
         return head_to_worker(
@@ -35,7 +37,7 @@ class Outgoing:
             key=pool.key,
         )
 
-    def upgrade_head(self, http: HttpRequest, model: str, worker: Worker, request_id: bytes) -> bytes:
+    def upgrade_head(self, http: HttpRequest, model: str, worker: Worker, request_id: bytes) -> OutgoingHead:
         """The head of an offer to leave HTTP, which has no body."""
         pool = self._pools.of(worker.url)
         return upgrade_to_worker(
@@ -61,7 +63,7 @@ class Outgoing:
     def _target(self, http: HttpRequest, model: str, worker: Worker) -> bytes:
         """The request target, with that name where its query has the model too."""
         fleet = self._fleet
-        if b"?" not in http.target or not fleet.is_translated(model):
+        if not fleet.is_translated(model) or not http.has_query:
             return http.target
         return renamed_query(http.target, fleet.name_at(worker, model))
 

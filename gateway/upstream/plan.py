@@ -20,7 +20,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
-from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.http.messages import HttpRequest, OutgoingHead, ResponseHead
 from gateway.upstream.connection import ResponseSink
 
 MAX_FAULTS: Final = 2
@@ -65,7 +65,7 @@ class Plan:
         *,
         decide: Decide | None = None,
         ahead: Callable[[Decision], bool] | None = None,
-        upgrade: Callable[[Decision], bytes] | None = None,
+        upgrade: Callable[[Decision], OutgoingHead] | None = None,
         body: Callable[[Decision, bytes], bytes] | None = None,
         reader: Callable[[Decision], ResponseSink] | None = None,
         observer: Observer | None = None,

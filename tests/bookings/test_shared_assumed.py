@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from gateway import request
+from gateway.bookings import shared_assumed
 from gateway.bookings.shared_assumed import IN_FLIGHT, MIN_BLOCKS, SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger, Table
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
@@ -60,16 +61,31 @@ def test_branching_prompts_overlap_up_to_a_thirty_second_block() -> None:
 def test_assumed_blocks_follow_those_known_by_events() -> None:
     here, there = pair()
     overlap(here, 0, a=20)
-    here.pin(A, RUN[20:])
+    here.pin(A, RUN, 20)
     assert overlap(there, 0, a=20) == {A: 70}
 
 
-def test_a_prompt_without_a_lookup_shares_its_last_block_only() -> None:
+def test_a_batch_does_not_overwrite_the_promises_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_assumed, "MAX_PROMISED", 2)
     here, there = pair()
-    overlap(here, 0, [BlockHash(i) for i in range(9)])
+    batch = [[BlockHash(1000 * number + i) for i in range(9)] for number in range(3)]
+    for prompt in batch:
+        here.pin(A, prompt)
+    assert [overlap(there, 0, prompt) for prompt in batch] == [{A: 9}, {A: 9}, {}]
+    here.unpin(A, batch[0], 0, was_run=False)
+    here.pin(A, batch[2])
+    assert [overlap(there, 0, prompt) for prompt in batch] == [{}, {A: 9}, {A: 9}]
+
+
+def test_one_prompt_is_promised_at_both_workers_of_a_disaggregated_request() -> None:
+    here, there = pair()
     here.pin(A, RUN)
-    assert overlap(there, 0) == {A: 70}
-    assert overlap(there, 0, RUN[:64]) == {}
+    here.pin(B, RUN, 20)
+    assert overlap(there, 0) == {A: 70, B: 70}
+    here.unpin(A, RUN, 0, was_run=False)
+    assert overlap(there, 0) == {B: 70}
+    here.unpin(B, RUN, 0, 20, was_run=False)
+    assert overlap(there, 0) == {}
 
 
 def test_small_prompts_are_not_shared() -> None:

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.core.worker import WorkerId
 from gateway.decide import decision as subject
 from gateway.decide.decision import DECIDE_WITHIN_S, DecideDoor, OpenDecision
+from gateway.decide.requests import asked_of
 from gateway.decide.states import DecisionState
 from gateway.discovery.request_faults import RequestFaults
 from gateway.http.cross_origin import CrossOriginPolicy
@@ -20,7 +22,7 @@ from tests.support.worlds.exchanges import BODY
 from tests.support.worlds.gate import FakeOutlook, zero_config
 
 APPLIED, REPEATED, UNKNOWN = pb.ReportReply.APPLIED, pb.ReportReply.REPEATED, pb.ReportReply.UNKNOWN
-USAGE = pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=2)
+USAGE = pb.Usage(prompt_tokens=3, output_tokens=4, cached_tokens=2)
 
 
 @pytest.fixture
@@ -95,6 +97,34 @@ def test_headers_count_as_bodies(decisions: Decisions) -> None:
 def test_token_ids_are_decided_as_a_body_is(decisions: Decisions) -> None:
     made = decisions.decided(body=b"", model="m", token_ids=[1, 2, 3])
     assert made.num_tokens == 3 and not made.HasField("body")
+
+
+class EveryId(list[str]):
+    def __contains__(self, decision_id: object) -> bool:
+        return True
+
+
+def test_a_body_of_token_ids_is_in_the_reply_where_it_differs(decisions: Decisions) -> None:
+    decisions.use(to_report=EveryId())
+    made = decisions.decided(body=b"", model="m", token_ids=[5, 6])
+    fields = msgspec.json.decode(made.body)
+    assert fields.pop("prompt") == [5, 6] and fields.pop("model") == "m" and fields
+    decisions.report(made.decision_id, finished=pb.Finished(usage=USAGE))
+    assert decisions.is_free
+
+
+def test_all_bookings_wait_with_one_timer(decisions: Decisions) -> None:
+    first = decisions.decided()
+    decisions.loop.advance(10.0)
+    second, third = decisions.decided(), decisions.decided()
+    decisions.loop.advance(10.0)
+    decisions.report(second.decision_id, first_token=pb.FirstToken())
+    decisions.report(first.decision_id, failed=pb.Failed())
+    decisions.loop.advance(50.1)
+    assert decisions.door.counts["expired"] == 1 and decisions.in_flight() == 1
+    assert decisions.report(third.decision_id, finished=pb.Finished()) == UNKNOWN
+    decisions.loop.advance(10.0)
+    assert decisions.door.counts["expired"] == 2 and decisions.is_free
 
 
 def test_reports_feed_metrics_and_the_decision_log_as_an_answer_does(decisions: Decisions) -> None:
@@ -355,10 +385,10 @@ def test_a_prefill_worker_is_named_where_the_caller_asks_both(monkeypatch: pytes
     api = Api(pairs.dispatch, pairs.router.fleet, pairs.metrics)
     door = DecideDoor(api, pairs.dispatch, max_body_bytes=1000, expires_s=60.0)
     for with_prefill in (True, False):
-        replies: list[pb.DecideReply] = []
-        message = pb.DecideRequest(body=BODY, with_prefill=with_prefill)
-        OpenDecision(door, message, replies.append, set()).ask()
-        made = replies[0].decided
+        replies: list[bytes] = []
+        asked = asked_of(pb.DecideRequest(body=BODY, with_prefill=with_prefill).SerializeToString())
+        OpenDecision(door, asked, replies.append, set()).ask()
+        made = pb.DecideReply.FromString(replies[0]).decided
         assert made.target.worker == "d:1" and made.prefill.worker == ("p:1" if with_prefill else "")
         assert (pairs.load("p:1"), pairs.load("d:1")) == (int(with_prefill), 1)
         door.report(pb.ReportRequest(decision_id=made.decision_id, first_token=pb.FirstToken()))

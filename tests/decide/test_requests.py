@@ -1,12 +1,30 @@
 import pytest
 
 from gateway.core.errors import BodyTooLarge, GatewayError, InvalidRequest, UnsupportedContent
-from gateway.decide.requests import MAX_EXCLUDED, MAX_HEADERS, MAX_PATH_CHARS, decoded, http_of
+from gateway.decide.message_parts import MAX_APART_BYTES
+from gateway.decide.requests import (
+    MAX_EXCLUDED,
+    MAX_HEADERS,
+    MAX_PATH_CHARS,
+    asked_of,
+    report_of,
+    session_request_of,
+)
+from gateway.decide.requests import http_of as http_of_asked
+from gateway.http.messages import HttpRequest
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 
 
 def field(name: str, value: bytes = b"v") -> pb.HttpField:
     return pb.HttpField(name=name, value=value)
+
+
+def http_of(message: pb.DecideRequest, max_body_bytes: int) -> HttpRequest:
+    return http_of_asked(asked_of(message.SerializeToString()), max_body_bytes)
+
+
+def whole_body(http: HttpRequest) -> bytes:
+    return http.body if http.prompt is None else http.prompt.whole(http.body)
 
 
 def test_a_request_is_taken_as_its_client_sent_it() -> None:
@@ -23,8 +41,35 @@ def test_a_request_is_taken_as_its_client_sent_it() -> None:
 
 def test_token_ids_become_a_completion() -> None:
     http = http_of(pb.DecideRequest(model="m", token_ids=[1, 2, 3]), 1000)
-    assert http.path == "/v1/completions" and http.body == b'{"prompt":[1,2,3],"model":"m"}'
-    assert http_of(pb.DecideRequest(token_ids=[7]), 1000).body == b'{"prompt":[7]}'
+    assert http.path == "/v1/completions" and whole_body(http) == b'{"prompt":[1,2,3],"model":"m"}'
+    assert whole_body(http_of(pb.DecideRequest(token_ids=[7]), 1000)) == b'{"prompt":[7]}'
+
+
+@pytest.mark.parametrize(
+    ("message", "is_apart"),
+    [
+        (pb.DecideRequest(model="m", token_ids=[1, 1 << 31], num_fallbacks=2, exclude=["w"]), True),
+        (pb.DecideRequest(token_ids=[1] * (MAX_APART_BYTES + 1)), False),
+        (pb.DecideRequest(path="/v1/completions?a=b", token_ids=[1]), False),
+        (pb.DecideRequest(method="PUT", token_ids=[1]), False),
+        (pb.DecideRequest(token_ids=[1], body=b"{}"), False),
+        (pb.DecideRequest(model="m"), False),
+    ],
+    ids=["short", "long", "path", "method", "body", "none"],
+)
+def test_a_short_prompt_of_token_ids_comes_apart_from_its_message(
+    message: pb.DecideRequest, is_apart: bool
+) -> None:
+    asked = asked_of(message.SerializeToString())
+    in_session = session_request_of(pb.SessionRequest(tag=7, decide=message).SerializeToString())
+    assert in_session[0].tag == 7 and in_session[1] is not None
+    for each in (asked, in_session[1]):
+        assert (each.prompt is not None) is is_apart
+        made = pb.DecideRequest.FromString(each.message.SerializeToString())
+        if each.prompt is not None:
+            assert not made.token_ids
+            made.token_ids.extend(each.prompt.ids)
+        assert made == message
 
 
 @pytest.mark.parametrize(
@@ -57,9 +102,24 @@ def test_more_token_ids_than_a_body_may_have_are_refused() -> None:
 
 
 def test_garbage_is_no_message() -> None:
-    assert decoded(pb.DecideRequest, b"") == pb.DecideRequest()
-    with pytest.raises(GatewayError, match="not a DecideRequest"):
-        decoded(pb.DecideRequest, b"\xff\xff")
+    assert asked_of(b"").message == pb.DecideRequest()
+    for decode in (asked_of, session_request_of, report_of):
+        for data in (b"\xff\xff", b"\x32\x01\x80\xff"):
+            with pytest.raises(GatewayError, match="the message is not a"):
+                decode(data)
+
+
+def test_a_session_has_one_request_or_none() -> None:
+    message, asked = session_request_of(b"")
+    assert not message.WhichOneof("request") and asked is None
+    report = pb.SessionRequest(tag=1, report=pb.ReportRequest(decision_id="d"))
+    assert session_request_of(report.SerializeToString()) == (report, None)
+    twice = pb.SessionRequest(decide=pb.DecideRequest(model="m")).SerializeToString()
+    twice += pb.SessionRequest(decide=pb.DecideRequest(token_ids=[1])).SerializeToString()
+    _, asked = session_request_of(twice)
+    assert asked is not None and asked.message == pb.DecideRequest(model="m", token_ids=[1])
+    replaced, asked = session_request_of(twice + report.SerializeToString())
+    assert replaced == report and asked is None
 
 
 def test_a_body_that_is_to_be_read_in_another_way_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, PrefillFailure, PrefillLeg
+from gateway.http.messages import OutgoingHead
 from gateway.upstream.connection import UpstreamConnection
 from tests.support.transports import FakeLoop
 from tests.support.worlds.exchanges import FakePool, InlineTasks
@@ -22,7 +23,7 @@ class PrefillLegWorld:
         self.ends: list[Any] = []
         self.leg = PrefillLeg(
             self.pool,
-            b"POST / HTTP/1.1\r\n\r\n",
+            OutgoingHead("POST", b"/", []),
             b"{}",
             loop=cast(asyncio.AbstractEventLoop, self.loop),
             start=cast(Any, InlineTasks().start),

@@ -18,9 +18,27 @@ from tests.support.patience import until
 
 ENVOY = os.environ.get("ENVOY", ".venv-envoy/bin/envoy")
 FOLDER = Path("deploy/envoy")
+PICKER = "{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 9002}}}}"
 ENDPOINT = re.compile(
     r"        - endpoint: \{address: \{socket_address: \{address: 127\.0\.0\.1, port_value: 800\d\}\}\}\n"
 )
+
+WEBSOCKETS = (
+    "stat_prefix: llm\n",
+    "stat_prefix: llm\n          upgrade_configs: [{upgrade_type: websocket}]\n",
+)
+OFFER = (
+    b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+async def switching(call: Call) -> None:
+    """A worker that leaves HTTP, and answers one message."""
+    await call.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert await call.beyond(4) == b"ping"
+    await call.send(b"pong")
+    await call.gone.wait()
 
 
 class EnvoyWorker(FakeWorker):
@@ -43,7 +61,8 @@ class Setup:
     workers: list[EnvoyWorker]
     epp_port: int
     log: Path
-    flags: Sequence[str] = field(default_factory=list)
+    others: list[GatewayProcess] = field(default_factory=list)
+    """Gateways with more pickers."""
 
     async def ask(self, data: bytes) -> Answer:
         client = await Client.open(self.port)
@@ -56,12 +75,11 @@ class Setup:
         return await asyncio.to_thread(self.gateway.in_flight)
 
 
-def configured(name: str, port: int, epp_port: int, workers: Sequence[str]) -> str:
-    """A shipped configuration with other ports, and these workers."""
-    text = (FOLDER / name).read_text()
-    text = text.replace("port_value: 8080", f"port_value: {port}").replace(
-        "port_value: 9002", f"port_value: {epp_port}"
-    )
+def configured(name: str, port: int, epp_ports: Sequence[int], workers: Sequence[str]) -> str:
+    """A shipped configuration with other ports, these pickers and workers."""
+    text = (FOLDER / name).read_text().replace("port_value: 8080", f"port_value: {port}")
+    assert PICKER in text
+    text = text.replace(PICKER, ", ".join(PICKER.replace("9002", str(each)) for each in epp_ports))
     mine = "".join(
         "        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: PORT}}}\n".replace(
             "PORT", worker.rpartition(":")[2]
@@ -109,27 +127,32 @@ async def behind_envoy(
     edits: Sequence[tuple[str, str]] = (),
     num_known: int | None = None,
     binary: str = ENVOY,
+    num_pickers: int = 1,
 ) -> AsyncIterator[Setup]:
-    """Workers, a gateway with the picker, and Envoy. `edits` replace texts of its configuration; Envoy knows
-    the last `num_known` workers only, where that is given."""
+    """Workers, gateways with a picker each, and Envoy. `edits` replace texts of its configuration; Envoy
+    knows the last `num_known` workers only, where that is given."""
     workers = [await EnvoyWorker().start() for _ in range(num_workers)]
-    port, epp_port = free_port(), free_port()
-    config = configured(name, port, epp_port, [worker.url for worker in workers][-(num_known or 0) :])
+    port, epp_ports = free_port(), [free_port() for _ in range(num_pickers)]
+    config = configured(name, port, epp_ports, [worker.url for worker in workers][-(num_known or 0) :])
     for edit in edits:
         assert edit[0] in config
         config = config.replace(*edit)
     given = [flag for worker in workers for flag in ("--worker", worker.url)]
-    gateway = GatewayProcess(*given, "--epp-port", str(epp_port), *flags, expect_errors=True)
-    await asyncio.to_thread(gateway.__enter__)
+    gateways = [
+        GatewayProcess(*given, "--epp-port", str(each), *flags, expect_errors=True) for each in epp_ports
+    ]
     try:
+        for gateway in gateways:
+            await asyncio.to_thread(gateway.__enter__)
         async with envoy(config, port, binary) as log:
-            setup = Setup(port, gateway, workers, epp_port, log)
+            setup = Setup(port, gateways[0], workers, epp_ports[0], log, gateways[1:])
             await until(lambda: _is_picking(setup), "Envoy believes the picker healthy")
             for worker in workers:
                 worker.calls.clear()
             yield setup
     finally:
-        await asyncio.to_thread(gateway.__exit__, None, None, None)
+        for gateway in gateways:
+            await asyncio.to_thread(gateway.__exit__, None, None, None)
         for worker in workers:
             await worker.die()
 
@@ -138,6 +161,14 @@ async def _is_picking(setup: Setup) -> bool:
     """True once the picker answers by itself: it knows the models, and Envoy asks it."""
     answer = await setup.ask(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
     return answer.status == 200 and b'"kvgate"' in answer.body
+
+
+def modes(request: str, answer: str) -> list[tuple[str, str]]:
+    """Edits of a configuration for these body modes."""
+    return [
+        ("request_body_mode: FULL_DUPLEX_STREAMED", f"request_body_mode: {request}"),
+        ("response_body_mode: FULL_DUPLEX_STREAMED", f"response_body_mode: {answer}"),
+    ]
 
 
 PICKED = re.compile(r'kvgate_epp_events_total\{kind="([a-z_]+)"\} (\d+)')

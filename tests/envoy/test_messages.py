@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from gateway.epp import messages
+from gateway.epp.dynamic_metadata import MetadataKey
 from gateway.epp.messages import BodyMode
+from gateway.epp.processing_request import decode
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from tests.envoy.xds import external_processor
 
@@ -79,14 +81,12 @@ def test_envoys_message_is_read_by_us() -> None:
     given.protocol_config.request_body_mode = BodyMode.FULL_DUPLEX_STREAMED
     given.protocol_config.response_body_mode = BodyMode.BUFFERED
     given.attributes["x"]["y"] = 1.0
-    message = messages.decode(given.SerializeToString())
-    assert messages.headers_of(message.request_headers) == [(b":path", b"/v1"), (b"old", b"text")]
-    assert message.request_headers.end_of_stream
-    assert messages.metadata_of(message, "envoy.lb", "a") == "b"
-    assert (
-        messages.metadata_of(message, "envoy.lb", "c") is messages.metadata_of(message, "none", "a") is None
-    )
-    assert (message.protocol_config.request_body_mode, message.protocol_config.response_body_mode) == (4, 2)
+    message = decode(given.SerializeToString())
+    assert message.headers == [(b":path", b"/v1"), (b"old", b"text")] and message.is_end
+    assert MetadataKey("envoy.lb", "a").value_in(message.metadata) == "b"
+    assert MetadataKey("envoy.lb", "c").value_in(message.metadata) is None
+    assert MetadataKey("none", "a").value_in(message.metadata) is None
+    assert message.has_modes and (message.request_mode, message.response_mode) == (4, 2)
 
 
 @pytest.mark.parametrize("message", ["ProcessingRequest", "ProcessingResponse"])

@@ -5,9 +5,9 @@ import asyncio
 
 import pytest
 
-from tests.envoy.envoy import Setup, behind_envoy, picked_events
-from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post
-from tests.support.blackbox.scripted_worker import Call
+from tests.envoy.envoy import OFFER, WEBSOCKETS, Setup, behind_envoy, picked_events, switching
+from tests.support.blackbox.http1_bytes import DONE, SSE_HEAD, chunked, completion, event, post, wire
+from tests.support.blackbox.scripted_worker import Call, Script
 from tests.support.blackbox.strict_client import Client
 from tests.support.patience import until
 
@@ -26,14 +26,6 @@ SUBSET_FILTER = """\
                   type: STRING
 """
 EXT_PROC = "          - name: envoy.filters.http.ext_proc\n"
-WEBSOCKETS = (
-    "stat_prefix: llm\n",
-    "stat_prefix: llm\n          upgrade_configs: [{upgrade_type: websocket}]\n",
-)
-OFFER = (
-    b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
 
 
 async def is_free(setup: Setup) -> bool:
@@ -161,6 +153,36 @@ async def test_unusual_requests_have_their_answer() -> None:
         await until(lambda: is_free(setup), "bookings are released")
 
 
+async def busy(call: Call) -> None:
+    await call.send(wire(503, b'{"error":"busy"}', (b"Content-Type", b"application/json")))
+
+
+async def resets(call: Call) -> None:
+    call.reset()
+
+
+@pytest.mark.parametrize("script", [busy, resets])
+async def test_a_worker_that_refuses_frees_its_booking(script: Script) -> None:
+    async with behind_envoy(1) as setup:
+        setup.workers[0].script = script
+        assert (await setup.ask(post(completion()))).status == 503
+        await until(lambda: is_free(setup), "the booking is released")
+
+
+@pytest.mark.parametrize("name", ["envoy.yaml", "original-dst.yaml"])
+async def test_an_empty_pool_is_answered_with_503_once_it_is_known(name: str) -> None:
+    async with behind_envoy(1, "--probe-interval-s", "0.2", name=name) as setup:
+        await setup.workers[0].die()
+
+        async def is_answered() -> bool:
+            answer = await setup.ask(post(completion()))
+            assert answer.status == 503
+            return answer.value(b"x-llm-d-request-dropped-reason") == b"no_worker"
+
+        await until(is_answered, "the picker knows that no worker is up")
+        await until(lambda: is_free(setup), "bookings are released")
+
+
 async def test_a_client_that_leaves_at_any_stage_frees_all() -> None:
     async with behind_envoy(1) as setup:
         setup.workers[0].script = streams
@@ -176,16 +198,7 @@ async def test_a_client_that_leaves_at_any_stage_frees_all() -> None:
 
 async def test_a_websocket_is_picked_and_its_bytes_pass() -> None:
     async with behind_envoy(1, edits=[WEBSOCKETS]) as setup:
-
-        async def upgraded(call: Call) -> None:
-            await call.send(
-                b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-            )
-            assert await call.beyond(4) == b"ping"
-            await call.send(b"pong")
-            await call.gone.wait()
-
-        setup.workers[0].script = upgraded
+        setup.workers[0].script = switching
         client = await Client.open(setup.port)
         await client.send(OFFER)
         await client.switched()
@@ -218,3 +231,4 @@ async def test_a_drain_lets_streams_end_and_takes_no_more() -> None:
         assert b"two" in rest and b"[DONE]" in rest
         await client.close()
         assert await asyncio.to_thread(setup.gateway.process.wait, 20) == 0
+        assert "aborted" not in setup.gateway.log()

@@ -1,7 +1,6 @@
 import pytest
 
-from gateway.epp.destination import endpoint_of, is_in, outside, spoofed, subset_of
-from tests.support.fakes import worker
+from gateway.epp.destination import endpoint_of, is_in, spoofed, subset_of
 
 
 @pytest.mark.parametrize(
@@ -43,13 +42,6 @@ def test_a_subset_names_endpoints_in_three_forms(hint: object, endpoint: str, ex
 
 def test_no_hint_is_no_limit() -> None:
     assert subset_of(None) is None
-
-
-def test_workers_by_name_are_in_a_subset_by_their_resolved_address() -> None:
-    named = worker("w:1")
-    subset = frozenset({"10.0.0.1:1"})
-    assert outside(subset, [named], {}) == [named]
-    assert outside(subset, [named], {named.url: "10.0.0.1:1"}) == []
 
 
 def test_spoofed_headers_are_counted() -> None:

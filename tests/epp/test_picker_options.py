@@ -1,14 +1,18 @@
 """The picker with its options: trusted headers, fallbacks, prefill workers, conformance; changed bodies."""
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 from gateway.config.epp import EppSection
+from gateway.epp.addresses import Addresses
+from gateway.epp.door import Door
 from gateway.epp.messages import BodyMode
-from gateway.epp.picker import Door, StreamPicker
+from gateway.epp.picker import StreamPicker
 from gateway.http.cross_origin import CrossOriginPolicy
+from gateway.http.messages import Header
 from gateway.http.usage_injection import InjectedUsageScanner
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
@@ -23,7 +27,17 @@ from tests.support.ext_proc import (
     response_headers,
 )
 from tests.support.worlds.disaggregated import DisaggregatedWorld
-from tests.support.worlds.endpoint_picks import BODY, DONE, EVENT, W1, W2, Epp, destination, refusal
+from tests.support.worlds.endpoint_picks import (
+    BODY,
+    DONE,
+    EVENT,
+    W1,
+    W2,
+    Epp,
+    destination,
+    refusal,
+    resolve_as,
+)
 
 
 def with_options(epp: Epp, **options: Any) -> Epp:
@@ -182,6 +196,8 @@ def test_usage_is_asked_for_and_taken_out_again_where_the_answer_passes(
         picker.aborted("reset")
         return
     assert b'"include_usage":true' in sent
+    length = str(len(sent)).encode() if request_mode is BUFFERED else None
+    assert set_headers(messages[-1 if request_mode is BUFFERED else 0]).get("content-length") == length
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\n'
     picker.message(response_headers())
     picker.message(response_body(EVENT + usage + DONE, is_end=True))
@@ -191,13 +207,26 @@ def test_usage_is_asked_for_and_taken_out_again_where_the_answer_passes(
     assert epp.is_free
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_an_answer_of_another_length_has_no_length(monkeypatch: pytest.MonkeyPatch, masks: bool) -> None:
+    epp = Epp(monkeypatch, W1, mask_cached_tokens=masks)
+    picker, stream = epp.picked(modes=(DUPLEX, BodyMode.STREAMED))
+    stream.take()
+    length: Header = (b"content-length", b"52")
+    picker.message(response_headers(headers=[(b"content-type", b"application/json"), length]))
+    (head,) = stream.take()
+    removed = list(head.response_headers.response.header_mutation.remove_headers)
+    assert ("content-length" in removed) is masks
+
+
 class Pairs(DisaggregatedWorld):
     """A decode worker with llm-d's sidecar, and one that computes prompts for it, by host names."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(monkeypatch, "p:1", "d:1")
+        super().__init__(monkeypatch, "p:8000", "d:8000")
         self.door = Door(Api(self.dispatch, self.router.fleet, self.metrics), self.dispatch, 1000)
-        self.door.endpoints = {"http://p:1": W1, "http://d:1": W2}
+        addresses = self.door.addresses = Addresses(resolve_as({"p": "10.0.0.1", "d": "10.0.0.2"}))
+        asyncio.run(addresses.look_up_missing(["http://p:8000", "http://d:8000"], 0.0))
 
 
 @pytest.mark.parametrize("has_sidecar", [True, False])
@@ -213,10 +242,10 @@ def test_a_prefill_worker_is_named_to_the_sidecar(monkeypatch: pytest.MonkeyPatc
     assert destination(head) == W2
     assert given.get("x-prefiller-host-port") == (W1.encode() if has_sidecar else None)
     assert ("x-prefiller-host-port" in removed) is not has_sidecar
-    assert (pairs.load("p:1"), pairs.load("d:1")) == (int(has_sidecar), 1)
+    assert (pairs.load("p:8000"), pairs.load("d:8000")) == (int(has_sidecar), 1)
     picker.message(response_headers())
     picker.message(response_body(EVENT))
-    assert (pairs.load("p:1"), pairs.load("d:1")) == (0, 1)
+    assert (pairs.load("p:8000"), pairs.load("d:8000")) == (0, 1)
     picker.message(response_body(DONE, is_end=True))
     assert pairs.is_clean()
 
@@ -229,6 +258,6 @@ def test_a_client_that_leaves_frees_both_of_a_pair(monkeypatch: pytest.MonkeyPat
     picker = StreamPicker(pairs.door, FakeStream())
     picker.message(request_headers())
     picker.message(request_body(BODY, is_end=True))
-    assert (pairs.load("p:1"), pairs.load("d:1")) == (1, 1)
+    assert (pairs.load("p:8000"), pairs.load("d:8000")) == (1, 1)
     picker.half_closed() if end == "half_closed" else picker.aborted("reset")
     assert pairs.is_clean()

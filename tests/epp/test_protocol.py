@@ -61,24 +61,39 @@ def test_a_changed_body_replaces_a_buffered_one() -> None:
     assert protocol.receive(trailers()) is None and _kinds(protocol) == ["request_trailers"]
 
 
-def test_a_request_that_goes_on_without_a_pick_keeps_its_body() -> None:
+UNREADABLE = [BodyMode.STREAMED, BodyMode.NONE, BodyMode.BUFFERED_PARTIAL, 5, 77]
+
+
+@pytest.mark.parametrize("mode", UNREADABLE)
+def test_a_body_that_cannot_be_read_first_passes_piece_by_piece(mode: int) -> None:
+    protocol = PickProtocol()
+    assert protocol.receive(request_headers(modes=(mode, BodyMode.NONE))) == UnsupportedMode(mode, list(POST))
+    assert not protocol.outbox
+    protocol.go_on([b"x-own"])
+    head = pb.ProcessingResponse.FromString(protocol.outbox[0])
+    assert list(head.request_headers.response.header_mutation.remove_headers) == ["x-own"]
+    for piece in (request_body(b"abc"), request_body(b"", is_end=True), trailers()):
+        assert protocol.receive(piece) is None
+    assert _kinds(protocol) == ["request_headers", "request_body", "request_body", "request_trailers"]
+
+
+@pytest.mark.parametrize("mode", [DUPLEX, BUFFERED, *UNREADABLE])
+def test_a_tunnel_is_picked_at_its_headers_in_each_mode(mode: int) -> None:
+    protocol = PickProtocol()
+    head = protocol.receive(request_headers([*POST, (b"upgrade", b"x")], modes=(mode, mode)))
+    assert isinstance(head, RequestHead) and protocol.is_tunnel and protocol.request is RequestState.WHOLE
+    protocol.pick("10.0.0.1:1", [], [], b"", b"")
+    assert protocol.receive(request_body(b"ping")) is None
+    assert _kinds(protocol) == ["request_headers", "request_body"]
+
+
+def test_what_was_on_its_way_at_a_refusal_is_dropped() -> None:
     protocol = PickProtocol()
     protocol.receive(request_headers())
-    protocol.receive(request_body(b"abc", is_end=True))
-    protocol.go_on(b"abc")
-    assert _kinds(protocol) == ["request_headers", "request_body"]
-    protocol = PickProtocol()
-    protocol.receive(request_headers(modes=(BUFFERED, BUFFERED)))
-    protocol.receive(request_body(b"abc", is_end=True))
-    protocol.outbox.clear()
-    protocol.go_on(b"abc")
-    assert _kinds(protocol) == ["request_body"]
-
-
-@pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.NONE])
-def test_a_mode_that_hides_the_body_is_reported(mode: BodyMode) -> None:
-    protocol = PickProtocol()
-    assert protocol.receive(request_headers(modes=(mode, mode))) == UnsupportedMode(mode, list(POST))
+    protocol.refuse(413, [], b"", "")
+    for piece in (request_body(b"abc"), request_headers(), response_body(b"x"), trailers(), b"garbage"):
+        assert protocol.receive(piece) is None
+    assert _kinds(protocol) == ["immediate_response"]
 
 
 def test_an_answer_passes_by_the_mode_of_its_body() -> None:

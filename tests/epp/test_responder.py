@@ -1,4 +1,4 @@
-from gateway.core.errors import NoWorker
+from gateway.core.errors import NoWorker, WorkerTimeout
 from gateway.epp.responder import PickResponder
 from gateway.http.messages import Header, HttpRequest, ResponseHead
 
@@ -17,12 +17,20 @@ def test_an_error_before_the_pick_is_an_immediate_response_once() -> None:
     assert status == 503 and (b"retry-after", b"2") in headers and b"no_worker" in body
 
 
-def test_after_the_pick_nothing_is_answered_in_its_place() -> None:
+def test_a_worker_that_is_too_late_is_answered_for() -> None:
     responder, refused = _responder()
     responder.is_picked = True
+    responder.fail(WorkerTimeout("late"))
+    assert [status for status, _, _ in refused] == [504]
+
+
+def test_an_answer_that_has_begun_is_cut_without_another_text() -> None:
+    responder, refused = _responder()
+    responder.head(ResponseHead(200, []))
     responder.fail(NoWorker("none"))
+    responder.end_in_error(b"held", NoWorker("cut"), b"7")
     responder.abort()
-    assert not refused
+    assert refused == [(502, [], b""), (502, [], b"")]
 
 
 def test_the_answer_is_collected_until_it_is_taken() -> None:
@@ -30,9 +38,8 @@ def test_the_answer_is_collected_until_it_is_taken() -> None:
     responder.more_headers = [(b"x-more", b"1")]
     responder.head(ResponseHead(200, [(b"a", b"b")]))
     responder.data(b"1")
-    responder.end_in_error(b"2", NoWorker("cut"), b"7")
-    responder.end(b"3")
-    assert responder.take() == b"123" and responder.take() == b""
+    responder.end(b"2")
+    assert responder.take() == b"12" and responder.take() == b""
     assert responder.passed_head is not None
     assert responder.passed_head.headers == [(b"a", b"b"), (b"x-more", b"1")]
     assert responder.peer is None and not responder.client_is_full

@@ -52,13 +52,29 @@ def test_streamed_pieces(tag: bytes, size: int, is_end: bool) -> None:
     assert pb.ProcessingResponse.FromString(written) == answer and len(written) == answer.ByteSize()
 
 
-@pytest.mark.parametrize("data", [None, b"", b"a", b"b" * 70_000])
+@pytest.mark.parametrize("data", [b"", b"a", b"b" * 70_000])
 @pytest.mark.parametrize("tag", TAGS)
-def test_buffered_bodies(tag: bytes, data: bytes | None) -> None:
+def test_buffered_bodies(tag: bytes, data: bytes) -> None:
     answer, reply = made(tag)
-    if data is not None:
-        reply.response.body_mutation.body = data
+    assert pb.ProcessingResponse.FromString(wire.passed(tag)) == answer
+    reply.response.body_mutation.body = data
     assert pb.ProcessingResponse.FromString(wire.body(tag, data)) == answer
+
+
+@given(st.integers(100, 599), HEADERS, st.binary(max_size=300), st.text(max_size=40))
+def test_immediate_responses(status: int, changed: list[Header], content: bytes, details: str) -> None:
+    answer = pb.ProcessingResponse()
+    reply = answer.immediate_response
+    reply.status.code, reply.body, reply.details = status, content, details
+    reply.headers.SetInParent()
+    change(reply.headers, changed, [])
+    written = wire.immediate(status, changed, content, details.encode())
+    assert pb.ProcessingResponse.FromString(written) == answer
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, (1 << 31) - 1])
+def test_sizes_are_written_as_protobuf_writes_numbers(size: int) -> None:
+    assert wire.size_of(size) == pb.HttpStatus(code=size).SerializeToString()[1:]
 
 
 @given(
@@ -72,7 +88,6 @@ def test_the_pick(changed: list[Header], removed: list[bytes], replaced: bytes |
         reply.response.body_mutation.body = replaced
     answer.dynamic_metadata.get_or_create_struct("envoy.lb")["destination"] = endpoint
     changes = wire.mutation([(b"destination", endpoint.encode()), *changed], removed)
-    written = wire.picked(
-        wire.REQUEST_BODY, changes, replaced, b"envoy.lb", b"destination", endpoint.encode()
-    )
+    metadata = wire.dynamic_metadata(b"envoy.lb", b"destination", endpoint.encode())
+    written = wire.picked(wire.REQUEST_BODY, changes, replaced, metadata)
     assert pb.ProcessingResponse.FromString(written) == answer

@@ -1,5 +1,5 @@
-"""`make fuzz`: broken requests and answers for SECONDS (600), two thirds of it without sockets: HTTP/1.1 and
-HTTP/2.
+"""`make fuzz`: broken requests and answers for SECONDS (600), four fifths of it without sockets: HTTP/2,
+messages of ext_proc and their streams, and HTTP/1.1.
 
 The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
 and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
@@ -7,16 +7,20 @@ and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
 
 import asyncio
 import hashlib
+import logging
 import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from tests.fuzz import http2, parsers, sockets
+from tests.fuzz import ext_proc, ext_proc_messages, http2, parsers, sockets
 from tests.fuzz.inputs import Input, make, smaller
 
 FOLDER = Path(".cache/fuzz")
+T = TypeVar("T")
 
 
 async def main() -> int:
@@ -29,23 +33,41 @@ async def main() -> int:
     seconds = float(os.environ.get("SECONDS") or 600)
     print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
     return (
-        over_http2(seed, seconds / 3)
-        or await without_sockets(seed, seconds / 3)
-        or await with_sockets(seed, seconds / 3)
+        in_memory("HTTP/2", http2.make, http2.check, seed, seconds / 5)
+        or in_memory("ext_proc", ext_proc_messages.make, ext_proc_messages.check, seed, seconds / 5)
+        or over_ext_proc(seed, seconds / 5)
+        or await without_sockets(seed, seconds / 5)
+        or await with_sockets(seed, seconds / 5)
     )
 
 
-def over_http2(seed: int, seconds: float) -> int:
+def in_memory(
+    name: str, make: Callable[[int, int], T], check: Callable[[T], None], seed: int, seconds: float
+) -> int:
     deadline, number = time.monotonic() + seconds, 0
     while time.monotonic() < deadline:
-        given = http2.make(seed, number)
+        given = make(seed, number)
         try:
-            http2.check(given)
+            check(given)
         except Exception as exc:  # noqa: BLE001  whatever it is, it is what we look for
-            print(f"FAILS: HTTP/2 input {number} of seed {seed}: {type(exc).__name__}: {exc}\n{given}")
+            print(f"FAILS: {name} input {number} of seed {seed}: {type(exc).__name__}: {exc}\n{given!r}")
             return 1
         number += 1
-    print(f"{number} inputs of HTTP/2: none fails", flush=True)
+    print(f"{number} inputs of {name}: none fails", flush=True)
+    return 0
+
+
+def over_ext_proc(seed: int, seconds: float) -> int:
+    deadline, number = time.monotonic() + seconds, 0
+    logging.getLogger("kvgate").setLevel(logging.CRITICAL)
+    while time.monotonic() < deadline:
+        try:
+            ext_proc.run(seed, number, ext_proc.WORLD_FOR)
+        except AssertionError as exc:
+            print(f"FAILS: {exc}")
+            return 1
+        number += ext_proc.WORLD_FOR
+    print(f"{number} streams of ext_proc: none fails", flush=True)
     return 0
 
 

@@ -54,11 +54,11 @@ class Http2Input:
 def make(seed: int, number: int) -> Http2Input:
     rng = random.Random(f"http2:{seed}:{number}")
     if rng.random() < 0.1:
-        sent = _bytes(rng, rng.choice(FIRST_BYTES).sent)
+        sent = broken(rng, rng.choice(FIRST_BYTES).sent)
     else:
         parts = [rng.choice(CALLS if rng.random() < 0.6 else TRANSCRIPTS) for _ in range(rng.randint(1, 4))]
         sent = PREFACE + frames.settings([]) + _frames(rng, b"".join(parts))
-        sent = _bytes(rng, sent) if rng.random() < 0.3 else sent
+        sent = broken(rng, sent) if rng.random() < 0.3 else sent
     sent = sent[: 64 << 10]
     cuts = tuple(sorted(rng.randrange(len(sent) + 1) for _ in range(rng.randint(0, 6))))
     return Http2Input(sent, cuts)
@@ -76,7 +76,7 @@ def _frames(rng: random.Random, sent: bytes) -> bytes:
         elif stroke == 2:
             each.stream_id = rng.choice((0, 1, 2, 3, 5, 7, 9, frames.MAX_STREAM_ID))
         elif stroke == 3:
-            each.payload = _bytes(rng, each.payload)
+            each.payload = broken(rng, each.payload)
         elif stroke == 4:
             found[at:at] = [found[rng.randrange(len(found))]] * rng.choice((1, 1, 2, 300))
         elif stroke == 5:
@@ -96,7 +96,8 @@ def _cut(sent: bytes) -> list[Frame]:
     return found or [Frame(frames.PING, 0, 0, bytes(8))]
 
 
-def _bytes(rng: random.Random, sent: bytes) -> bytes:
+def broken(rng: random.Random, sent: bytes) -> bytes:
+    """The same bytes with one thing changed: an octet, a part lost, repeated or put between."""
     at = rng.randrange(len(sent) + 1)
     cut = at + rng.randint(1, 12)
     return (

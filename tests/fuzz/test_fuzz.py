@@ -4,10 +4,12 @@ import random
 
 import pytest
 
+from gateway.epp import processing_request
+from gateway.epp.picker import StreamPicker
 from gateway.server import connection
 from gateway.server.http2 import frames
 from tests.conformance.cases import HOST, OK
-from tests.fuzz import http2, judge, parsers, sockets
+from tests.fuzz import ext_proc, ext_proc_messages, http2, judge, parsers, sockets
 from tests.fuzz.inputs import GOOD_REPLY, Input, make, smaller
 
 SECONDS = 10.0
@@ -48,6 +50,38 @@ def test_http2_survives_broken_inputs(kind: str) -> None:
             http2.check(given)
         except Exception as exc:
             raise AssertionError(f"HTTP/2 input {number} of seed {seed}: {exc}\n{given}") from exc
+
+
+@pytest.mark.parametrize("kind", ["fixed", "random"])
+def test_both_decoders_of_ext_proc_read_the_same(kind: str) -> None:
+    seed = seed_of(kind)
+    for number in range(2000):
+        given = ext_proc_messages.make(seed, number)
+        try:
+            ext_proc_messages.check(given)
+        except Exception as exc:
+            raise AssertionError(f"message {number} of seed {seed}: {exc}\n{given!r}") from exc
+
+
+def test_a_decoder_that_reads_otherwise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = b"\x22\x03\x0a\x01a"
+    ext_proc_messages.check(given)
+    monkeypatch.setattr(processing_request, "_BODY", 1 << 3)
+    with pytest.raises(AssertionError, match="protobuf reads"):
+        ext_proc_messages.check(given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fixed", "random"])
+def test_ext_proc_survives_broken_streams(kind: str) -> None:
+    ext_proc.run(seed_of(kind), 0, 300)
+
+
+def test_a_booking_that_stays_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ext_proc.make(5, 3) == ext_proc.make(5, 3)
+    monkeypatch.setattr(StreamPicker, "_leave", lambda self: None)
+    with pytest.raises(AssertionError, match="stays booked"):
+        ext_proc.run(1, 0, 300)
 
 
 def test_http2_that_depends_on_the_splitting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,15 +29,16 @@ from gateway.core.engine import AdapterCalls, ModelInfo
 from gateway.core.errors import GatewayError
 from gateway.core.kv_events import DecodeError
 from gateway.decide.message_bounds import MAX_TOKEN_IDS, check_bounds
-from gateway.decide.requests import MAX_HEADERS_BYTES, http_of
+from gateway.decide.requests import MAX_HEADERS_BYTES, AskedDecision, http_of
 from gateway.disaggregation.stream_holdback import HeldStream
 from gateway.discovery import lora_wire
 from gateway.discovery.engine_detection import Engines
 from gateway.discovery.name_prober import verdict_of
 from gateway.discovery.probe import LARGE_PAGE_BYTES, MAX_BYTES, MAX_MODELS_BYTES, MAX_OBJECTS
-from gateway.epp import messages
+from gateway.epp.dynamic_metadata import MetadataKey
 from gateway.epp.message_fields import FREE_BYTES, MAX_BESIDE_BYTES
 from gateway.epp.messages import ProtocolError
+from gateway.epp.processing_request import decode
 from gateway.http.forwarded import origin
 from gateway.http.messages import ResponseHead
 from gateway.http.response_observer import ResponseObserver
@@ -55,7 +56,8 @@ from gateway.requests.parsing import parse_request
 from gateway.runtime.paced_reads import SLICE_BYTES
 from gateway.server.http2.frames import Http2Error
 from gateway.server.http2.grpc_framing import MessageReader
-from gateway.server.http2.header_block import HeaderDecoder
+from gateway.server.http2.header_decoder import HeaderDecoder
+from gateway.server.http2.huffman import huffman_decoded
 from gateway.server.http2.limits import Http2Limits
 from gateway.tokenization.chat_template import MAX_PARTS, check_parts
 from gateway.tokenization.worker_tokens import read_tokens_in_steps
@@ -170,15 +172,23 @@ def largest_messages() -> Iterable[tuple[str, Step]]:
     asked = decide_pb2.DecideRequest()
     for _ in range(256):
         asked.headers.add(name="a" * 100, value=b"b" * (MAX_HEADERS_BYTES // 256 - 100))
-    yield "a decision's headers", partial(http_of, asked, 64 * MIB)
+    yield "a decision's headers", partial(http_of, AskedDecision(asked), 64 * MIB)
     ids = decide_pb2.DecideRequest(token_ids=[1] * MAX_TOKEN_IDS)
-    yield "a decision's token ids", partial(http_of, ids, 64 * MIB)
+    yield "a decision's token ids", partial(http_of, AskedDecision(ids), 64 * MIB)
     yield "fields of a decision", partial(check_bounds, b"\x30\x01" * (8 * MIB), decide_pb2.DecideRequest)
     for size in (FREE_BYTES, MAX_BESIDE_BYTES, 8 * MIB):
         yield f"headers of ext_proc in {size} bytes", _headers_of(size - 20)
+    for unit in (b"\x50\x01", b"\x0a\0", b"\x22\0", b"\x42\x01a"):
+        yield f"fields of ext_proc of {unit!r}", partial(decode, unit * (8 * MIB))
+        yield f"a group of ext_proc of {unit!r}", partial(decode, b"\x53" + unit * (8 * MIB))
+    values = ext_proc_pb2.FilterMetadata()
+    for number in range(MAX_BESIDE_BYTES // 20):
+        values.filter_metadata["a"][f"{number}"] = number
+    yield "metadata of ext_proc", partial(MetadataKey("b", "c").value_in, [values.SerializeToString()])
     reader = MessageReader(64 * MIB)
     yield "a frame of messages of gRPC", partial(reader.feed, bytes(Http2Limits().max_frame_bytes))
     yield "a header block", partial(HeaderDecoder(64 << 10).decode, b"\x82" * (16 << 10))
+    yield "a Huffman string", partial(huffman_decoded, bytes(Http2Limits().max_header_bytes // 5 * 5))
 
 
 def _headers_of(size: int) -> Step:
@@ -186,7 +196,7 @@ def _headers_of(size: int) -> Step:
     body = ext_proc_pb2.HttpBody(body=b"\x0a\0" * (size // 2))
     given = ext_proc_pb2.ProcessingRequest(request_body=body).SerializeToString()
     data = b"\x12" + given[1:]  # the field of the request's headers
-    return lambda: messages.headers_of(messages.decode(data).request_headers)
+    return lambda: decode(data)
 
 
 def heads() -> Iterable[tuple[str, Step]]:
@@ -348,10 +358,10 @@ PLACES = {
     "gateway/discovery/lora_wire.py": POSTED,
     "gateway/discovery/name_prober.py": POSTED,
     "gateway/epp/health.py": "messages of gRPC, of 64 KiB",
-    "gateway/epp/messages.py": "a body and 128 KiB beside it, of 4,096 fields (epp/message_fields.py)",
+    "gateway/epp/dynamic_metadata.py": "128 KiB beside a body (epp/processing_request.py)",
     "gateway/engine_test/subject.py": "answers of 8 MiB at most, in a command's own process",
     "gateway/http/cache_report.py": PARSED,
-    "gateway/http/sse.py": READS,
+    "gateway/http/stream_chunks.py": READS,
     "gateway/http/usage_injection.py": READS,
     "gateway/http/usage_redaction.py": READS,
     "gateway/http/websocket_frames.py": "reads of 8 KiB; messages of 256 KiB are decoded",
@@ -371,7 +381,6 @@ PLACES = {
     "gateway/scaling/keda.py": "messages of gRPC, of 64 KiB",
     "gateway/server/connection.py": "reads of 8 KiB, in turns of a slice",
     "gateway/server/handover.py": OWN,
-    "gateway/server/http2/header_block.py": "header lists of 64 KiB",
     "gateway/tenancy/auth/jwt.py": "tokens of 16 KiB",
     "gateway/tenancy/auth/key_format.py": OWN,
     "gateway/tokenization/chat_template.py": PARSED,
@@ -404,6 +413,7 @@ def test_each_place_that_decodes_what_a_peer_sent_has_a_bound() -> None:
 READ_AT_ONCE = {
     "gateway/index/redis_tree/pipeline.py": "answers to commands that were sent, and no others",
     "gateway/proxy/websocket.py": "bytes of a worker that pass unread",
+    "gateway/server/http2/protocol.py": "frames and messages are handed out one by one, for a slice",
 }
 
 

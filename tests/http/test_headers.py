@@ -9,11 +9,11 @@ from gateway.http.headers import (
     upgrade_to_client,
     upgrade_to_worker,
 )
-from gateway.http.messages import Header, HttpRequest, ResponseHead
+from gateway.http.messages import Header, HttpRequest, OutgoingHead, ResponseHead
 from tests.support.fakes import decision
 
 
-def to_worker(*headers: Header, rank: int = 0, size: int = 1) -> bytes:
+def to_worker(*headers: Header, rank: int = 0, size: int = 1) -> OutgoingHead:
     worker = Worker(WorkerId("w:1"), "http://w:1", (), dp_rank=rank, dp_size=size)
     http = HttpRequest("POST", b"/v1/completions?x=1", list(headers))
     return head_to_worker(http, worker, netloc=b"w:1", prefix=b"/base", num_bytes=3, request_id=b"7")
@@ -41,7 +41,7 @@ def test_the_head_to_a_worker_has_end_to_end_headers_only() -> None:
         (b"x-data-parallel-rank", b"5"),
         (b"x-kvgate-worker", b"w:2"),
     )
-    assert sent == b"POST /base/v1/completions?x=1 HTTP/1.1\r\nauthorization: Bearer k\r\n" + OURS
+    assert sent.encoded() == b"POST /base/v1/completions?x=1 HTTP/1.1\r\nauthorization: Bearer k\r\n" + OURS
 
 
 def test_a_workers_own_key_replaces_the_key_of_the_client() -> None:
@@ -50,19 +50,19 @@ def test_a_workers_own_key_replaces_the_key_of_the_client() -> None:
     sent = head_to_worker(
         http, worker, netloc=b"w:1", prefix=b"", num_bytes=3, request_id=b"7", key=b"Bearer own"
     )
-    assert sent == b"POST /p HTTP/1.1\r\na: 1\r\nauthorization: Bearer own\r\n" + OURS
+    assert sent.encoded() == b"POST /p HTTP/1.1\r\na: 1\r\nauthorization: Bearer own\r\n" + OURS
 
 
 def test_a_request_that_is_sent_again_has_another_id() -> None:
     first = to_worker((b"a", b"x-request-id: 7"))
-    assert sent_again(first) == first.replace(b"\r\nx-request-id: 7\r\n", b"\r\nx-request-id: 7-2\r\n")
-    assert sent_again(first) != first
+    before, again = first.encoded(), sent_again(first).encoded()
+    assert again == before.replace(b"\r\nx-request-id: 7\r\n", b"\r\nx-request-id: 7-2\r\n") != before
+    assert first.encoded() == before
 
 
 def test_the_rank_header_of_a_client_is_replaced() -> None:
     sent = to_worker((b"x-data-parallel-rank", b"5"), rank=2, size=4)
-    assert sent.count(b"x-data-parallel-rank") == 1
-    assert b"\r\nx-data-parallel-rank: 2\r\n" in sent
+    assert [value for name, value in sent.headers if name == b"x-data-parallel-rank"] == [b"2"]
 
 
 def test_the_head_to_a_client_has_end_to_end_headers_only() -> None:
@@ -117,7 +117,7 @@ def test_an_upgrade_and_its_acceptance_cross_the_gateway() -> None:
         (b"a", b"1"),
     ]
     http = HttpRequest("GET", b"/v1/realtime", offered, is_upgrade=True)
-    assert upgrade_to_worker(http, worker, netloc=b"w:1", prefix=b"", request_id=b"7") == (
+    assert upgrade_to_worker(http, worker, netloc=b"w:1", prefix=b"", request_id=b"7").encoded() == (
         b"GET /v1/realtime HTTP/1.1\r\na: 1\r\nhost: w:1\r\nx-request-id: 7\r\nvia: 1.1 kvgate\r\n"
         b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
     )

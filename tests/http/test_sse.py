@@ -132,7 +132,7 @@ def test_few_lines_are_looked_at_of_an_event_that_has_many(monkeypatch: pytest.M
         nonlocal num_read
         num_read += 1
 
-    monkeypatch.setattr(sse, "_has_token", count)
+    monkeypatch.setattr(sse, "has_token", count)
     monkeypatch.setattr(sse, "read_usage", count)
     scanner = SseScanner()
     lines = b'data: {"usage":{}}\n' * 40_000

@@ -1,6 +1,3 @@
-from collections import Counter, OrderedDict
-from itertools import takewhile
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +24,7 @@ def overlap(index: AssumedIndex, now: float) -> dict[WorkerId, int]:
 
 def test_assumed_blocks_extend_the_overlap_of_events() -> None:
     index = make()
-    index.pin(A, RUN[2:4])
+    index.pin(A, RUN[:4], 2)
     assert overlap(index, 0) == {}
     found = {A: 2, B: 1}
     index.extend(RUN, found, now=0)
@@ -109,70 +106,29 @@ def test_all_blocks_expire_after_random_requests(steps: list[tuple[WorkerId, int
     for worker, depth in open_pins:
         index.unpin(worker, RUN[:depth], 1000, was_run=False)
     assert overlap(index, 1e6) == {}
-    assert repr(index) == "AssumedIndex(workers=2, blocks=0)"
+    assert repr(index) == "AssumedIndex(workers=2, pinned=0, kept=0)"
 
 
-class PlainAssumptions:
-    """Oracle of assumed blocks of a worker, kept block by block."""
-
-    def __init__(self, keep_s: float, max_blocks: int) -> None:
-        self.keep_s, self.max_blocks = keep_s, max_blocks
-        self.pins: Counter[BlockHash] = Counter()
-        self.until: OrderedDict[BlockHash, float] = OrderedDict()
-
-    def unpin(self, hashes: list[BlockHash], now: float, was_run: bool) -> None:
-        self.pins -= Counter(hashes)
-        for block in reversed(hashes) if was_run else ():
-            self.until[block] = now + self.keep_s
-            self.until.move_to_end(block)
-        while len(self.until) > self.max_blocks:
-            self.until.popitem(last=False)
-
-    def depth(self, hashes: list[BlockHash], now: float) -> int:
-        leading = takewhile(lambda block: self.pins[block] > 0 or self.until.get(block, 0.0) > now, hashes)
-        return len(list(leading))
+def test_requests_of_a_dropped_worker_leave_those_of_its_successor_alone() -> None:
+    index = make()
+    index.pin(A, RUN[:2])
+    index.add_worker(A, keep_s=10, max_blocks=9)
+    index.unpin(A, RUN[:2], now=0, was_run=True)
+    assert overlap(index, 0) == {}
+    index.pin(A, RUN, 3)
+    index.unpin(A, RUN, now=0, first=3, was_run=True)
+    found = {A: 3}
+    index.extend(RUN, found, now=0)
+    assert found == {A: 5} and index.num_kept(A) == 2
 
 
-FAMILY = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8], [1, 2, 9], [20, 21, 22, 23]]
-PROMPTS = [[BlockHash(block) for block in path[:depth]] for path in FAMILY for depth in range(1, 7)]
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["pin", "end", "fail", "wait", "reset"]), st.sampled_from(PROMPTS)), max_size=40
-)
-
-
-@given(STEPS)
-def test_assumed_index_equals_an_oracle_of_single_blocks(
-    steps: list[tuple[str, list[BlockHash]]],
-) -> None:
-    index, plain, now = make(keep_s=4.0, max_blocks=7), PlainAssumptions(4.0, 7), 0.0
-    in_flight: list[list[BlockHash]] = []
-    for step, prompt in steps:
-        now += 1
-        if step == "pin":
-            index.pin(A, prompt)
-            plain.pins.update(prompt)
-            in_flight.append(prompt)
-        elif step in ("end", "fail") and in_flight:
-            ended = in_flight.pop(0)
-            index.unpin(A, ended, now, was_run=step == "end")
-            plain.unpin(ended, now, step == "end")
-        elif step == "reset":
-            index.reset_worker(A)
-            plain.until.clear()
-        for path in PROMPTS:
-            found: dict[WorkerId, int] = {}
-            index.extend(path, found, now)
-            assert found.get(A, 0) == plain.depth(path, now)
-        assert index.num_pinned(A) == len(plain.pins)
-        assert index.num_kept(A) <= 7
-
-
-def test_expired_blocks_count_no_more_and_are_removed_in_portions() -> None:
-    index, run = make(keep_s=10, max_blocks=10_000), [BlockHash(i) for i in range(3 * MAX_EXPIRED)]
-    index.pin(A, run)
-    index.unpin(A, run, now=0, was_run=True)
+def test_expired_requests_count_no_more_and_are_removed_in_portions() -> None:
+    index, runs = make(keep_s=10, max_blocks=10_000), [[BlockHash(i)] for i in range(3 * MAX_EXPIRED)]
+    for run in runs:
+        index.pin(A, run)
+        index.unpin(A, run, now=0, was_run=True)
     found: dict[WorkerId, int] = {}
-    index.extend(run, found, now=11)
+    index.extend(runs[-1], found, now=11)
     assert found == {}
     assert index.num_kept(A) == 2 * MAX_EXPIRED
     index.extend([], found, now=11)  # too soon after the sweep before

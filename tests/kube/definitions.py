@@ -47,6 +47,8 @@ CUSTOM: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "ClientTrafficPolicy": ("gateway.envoyproxy.io", "v1alpha1", "Namespaced", ANY),
     "BackendTrafficPolicy": ("gateway.envoyproxy.io", "v1alpha1", "Namespaced", ANY),
     "EnvoyExtensionPolicy": ("gateway.envoyproxy.io", "v1alpha1", "Namespaced", ANY),
+    "GCPBackendPolicy": ("networking.gke.io", "v1", "Namespaced", ANY),
+    "HealthCheckPolicy": ("networking.gke.io", "v1", "Namespaced", ANY),
     "DestinationRule": ("networking.istio.io", "v1", "Namespaced", ANY),
 }
 """Group, version, scope and specification of each kind."""

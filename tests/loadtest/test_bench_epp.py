@@ -11,6 +11,9 @@ ROUNDS = {
     "own.p50_ms": [1.2, 1.4], "own.p99_ms": [4.0, 9.0],
     "grpc.aio.p50_ms": [2.4, 3.0], "grpc.aio.p99_ms": [8.0, 9.0],
     "own.per_s": [90.0, 110.0], "nothing.per_s": [100.0, 100.0], "own.rss_mb": [100.0],
+    "decide.own.unary": [90.0, 80.0], "decide.grpc.aio.unary": [300.0, 400.0],
+    "decide.own.session": [60.0, 70.0], "decide.grpc.aio.session": [200.0, 200.0],
+    "decide.inside": [50.0, 40.0],
 }  # fmt: skip
 
 

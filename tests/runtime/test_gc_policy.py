@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.http.framing import HttpLimits
-from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.http.messages import HttpRequest, OutgoingHead, ResponseHead
 from gateway.observability.metrics import PauseHistogram
 from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, GcPolicy
 from gateway.server.body_budget import BodyBudget
@@ -172,7 +172,7 @@ async def until_empty(connections: Collection[object]) -> None:
 async def ask_and_close(url: str) -> None:
     pool, sink = Pool(url), Sink()
     connection = await pool.connect()
-    connection.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"", sink)
+    connection.send(OutgoingHead("GET", b"/", [(b"host", b"a")]), b"", sink)
     assert await sink.ended == b"hello"
     pool.close()
     await until_empty(pool._open)

@@ -128,6 +128,12 @@ async def test_a_drain_lets_requests_finish_and_closes_idle_connections(plain: L
     assert repr(plain.front) == "Listener(open=0, opening=0)"
 
 
+async def test_a_drain_that_leaves_no_connection_cuts_nothing(plain: ListenerWorld) -> None:
+    cuts: list[int] = []
+    await plain.front.drain(DEADLINE_S, lambda: cuts.append(1))
+    assert not cuts
+
+
 async def test_connections_left_after_a_drain_are_cut(plain: ListenerWorld) -> None:
     await plain.listen()
     client = await plain.client()

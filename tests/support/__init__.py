@@ -18,6 +18,7 @@ Stand-ins
     fakes      engines, feeds, clocks    transports       a loop and a transport without sockets
     fake_prompts  a tokenizer            recorded_wire, recorded_holdings    they keep what they get
     http2, ext_proc   the other side of a connection
+    ext_proc_oracle   messages of ext_proc, read by protobuf
 Builders and texts
     agents     chats of agents           corpus           requests for comparisons of tokens
     texts      conversations             tenants          tenants and their keys

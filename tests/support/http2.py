@@ -7,6 +7,7 @@ from hpack import Decoder, Encoder
 from gateway.http.messages import Header
 from gateway.server.http2 import frames
 from gateway.server.http2.connection import Http2Connection
+from gateway.server.http2.events import Event, StreamGone
 from gateway.server.http2.frames import (
     DATA,
     END_HEADERS,
@@ -108,6 +109,16 @@ def words(each: Frame) -> str:
     return ""
 
 
+def events_of(http2: Http2Connection, sent: bytes, now: float = 0.0) -> list[Event]:
+    """Events that these bytes bring."""
+    found = []
+    http2.feed(sent, now)
+    while http2.advance():
+        if http2.event is not None:
+            found.append(http2.event)
+    return found
+
+
 class Answering:
     """A connection without gRPC that answers each whole request with some bytes, and its end."""
 
@@ -119,10 +130,10 @@ class Answering:
         self._answer = answer
 
     def feed(self, sent: bytes) -> None:
-        for event in self.http2.receive(sent, self.now):
+        for event in events_of(self.http2, sent, self.now):
             self.events.append(event)
-            if getattr(event, "is_end", False):
-                self.http2.send(event.stream, self._answer)
+            if not isinstance(event, StreamGone) and event.is_end:
+                self.http2.send(event.stream, self._answer, b"")
                 self.http2.end(event.stream, trailers(0, ""))
         while out := self.http2.take():
             self.out += out
@@ -130,6 +141,10 @@ class Answering:
     def answers(self) -> list[str]:
         """Written frames as words, without greetings."""
         return [said for each in read(self.out) if (said := words(each)) and said != "ACK"]
+
+    @property
+    def num_acks(self) -> int:
+        return sum(words(each) == "ACK" for each in read(self.out))
 
 
 def headers_of(out: bytes) -> dict[int, list[Header]]:

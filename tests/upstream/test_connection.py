@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from gateway.config.proxy import ProxySection
-from gateway.http.messages import ResponseHead
+from gateway.http.messages import OutgoingHead, ResponseHead
 from gateway.upstream.connection import MAX_HEAD_BYTES, Pool, UpstreamConnection
 from tests.support.transports import FakeLoop, FakeTransport
 
+REQUEST = OutgoingHead("POST", b"/v1/completions", [(b"host", b"w:8000")])
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
@@ -53,7 +54,7 @@ class ConnectionWorld:
 
     def ask(self, *answer: bytes) -> tuple[Transcript, UpstreamConnection, FakeTransport]:
         sink, (connection, transport) = Transcript(), self.connect()
-        connection.send(b"head", b"body", sink)
+        connection.send(REQUEST, b"body", sink)
         transport.feed(*answer)
         return sink, connection, transport
 
@@ -94,7 +95,7 @@ def test_answers_are_passed_to_the_sink(
     world: ConnectionWorld, answer: list[bytes], expected: list[object], rests: bool
 ) -> None:
     sink, connection, transport = world.ask(*answer)
-    assert transport.out == b"headbody"
+    assert transport.out == REQUEST.encoded() + b"body"
     assert sink.events == expected
     assert (world.pool.take() is connection) == rests
     assert transport.is_closing() != rests
@@ -165,7 +166,7 @@ def test_a_long_body_is_not_taken_for_a_head(world: ConnectionWorld) -> None:
     assert sink.events[-1] == "ended"
     for _ in range(20):  # nor are all heads of one connection counted as one
         sink = Transcript()
-        connection.send(b"head", b"", sink)
+        connection.send(REQUEST, b"", sink)
         cast(FakeTransport, connection._transport).feed(OK.replace(b"\r\nC", b"\r\n" + MANY * 20 + b"C"))
         assert sink.events == [HEAD, b"ok", "ended"]
 
@@ -173,7 +174,7 @@ def test_a_long_body_is_not_taken_for_a_head(world: ConnectionWorld) -> None:
 def test_an_answer_before_the_request_was_sent_ends_the_connection(world: ConnectionWorld) -> None:
     """The worker may take the rest of that request for another one: its answer would be the next client's."""
     sink, (connection, transport) = Transcript(), world.connect()
-    connection.send(b"head", b"body", sink)
+    connection.send(REQUEST, b"body", sink)
     transport.num_unsent = 1
     transport.feed(OK)
     assert sink.events == [HEAD, b"ok", "ended"]
@@ -185,7 +186,7 @@ def test_the_reason_of_a_lost_connection_names_the_fault(world: ConnectionWorld)
     reasons: list[str] = []
     sink, (connection, transport) = Transcript(), world.connect()
     sink.upstream_lost = reasons.append  # type: ignore[method-assign]
-    connection.send(b"head", b"body", sink)
+    connection.send(REQUEST, b"body", sink)
     transport.feed(OK.replace(b"200", b"099"))
     assert reasons == ["not HTTP: invalid status 99"]
 
@@ -193,7 +194,7 @@ def test_the_reason_of_a_lost_connection_names_the_fault(world: ConnectionWorld)
 def test_an_aborted_exchange_gets_no_further_event(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
     sink = Transcript(on_head=connection.abort)
-    connection.send(b"head", b"", sink)
+    connection.send(REQUEST, b"", sink)
     transport.feed(OK)
     transport.lose()
     assert sink.events == [HEAD]
@@ -203,7 +204,7 @@ def test_a_paused_connection_rests_reading(world: ConnectionWorld) -> None:
     """A resting connection must notice that its worker closes it."""
     connection, transport = world.connect()
     sink = Transcript(on_head=connection.pause)
-    connection.send(b"head", b"", sink)
+    connection.send(REQUEST, b"", sink)
     transport.feed(OK)
     assert transport.is_reading
     assert world.pool.take() is connection
@@ -211,8 +212,8 @@ def test_a_paused_connection_rests_reading(world: ConnectionWorld) -> None:
 
 def test_a_large_head_is_not_copied_to_its_body(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
-    connection.send(b"head", b"x" * (1 << 17), Transcript())
-    assert transport.out == b"head" + b"x" * (1 << 17)
+    connection.send(REQUEST, b"x" * (1 << 17), Transcript())
+    assert transport.out == REQUEST.encoded() + b"x" * (1 << 17)
 
 
 # the pool ----------------------------------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_a_connection_closed_by_the_worker_is_not_taken(world: ConnectionWorld) 
 def test_closing_the_pool_lets_requests_finish(world: ConnectionWorld) -> None:
     _, _, resting = world.ask(OK)
     sink, (connection, busy) = Transcript(), world.connect()
-    connection.send(b"head", b"", sink)
+    connection.send(REQUEST, b"", sink)
     world.pool.close()
     assert (resting.end, busy.end) == ("aborted", "")
     busy.feed(OK)
@@ -325,7 +326,7 @@ def test_bytes_behind_an_answer_in_a_large_read_end_the_connection(world: Connec
 def test_a_sink_that_pauses_gets_nothing_more_of_a_large_read(world: ConnectionWorld) -> None:
     connection, transport = world.connect()
     sink = Transcript(on_head=lambda: connection.pause())
-    connection.send(b"head", b"body", sink)
+    connection.send(REQUEST, b"body", sink)
     body = b"x" * 50_000
     transport.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + body)
     assert "ended" not in sink.events and not transport.is_reading

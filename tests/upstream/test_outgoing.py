@@ -38,8 +38,8 @@ def test_a_worker_gets_its_own_name_of_the_model(outgoing: Outgoing) -> None:
     assert body(outgoing, "fast", b"", to) == b""
     for target, sent in ((b"/v1/x?model=fast", b"/v1/x?model=m"), (b"/v1/x", b"/v1/x")):
         head = outgoing.head(HttpRequest("POST", target, []), "fast", to, 7, b"id")
-        assert head.startswith(b"POST " + sent + b" HTTP/1.1\r\n")
-        assert b"content-length: 7\r\n" in head.lower() and b"x-request-id: id\r\n" in head.lower()
+        assert (head.method, head.target) == ("POST", sent)
+        assert {(b"content-length", b"7"), (b"x-request-id", b"id")} <= set(head.headers)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_the_native_route_names_the_rank_in_its_body(outgoing: Outgoing, sent: b
 
 def test_an_upgrade_has_no_body(outgoing: Outgoing) -> None:
     http = HttpRequest("GET", b"/v1/realtime?model=fast", [], is_upgrade=True)
-    head = outgoing.upgrade_head(http, "fast", worker("w:1"), b"id").lower()
-    assert head.startswith(b"get /v1/realtime?model=m http/1.1\r\n")
-    assert b"upgrade: websocket\r\n" in head and b"content-length" not in head
+    head = outgoing.upgrade_head(http, "fast", worker("w:1"), b"id")
+    assert (head.method, head.target) == ("GET", b"/v1/realtime?model=m")
+    assert (b"upgrade", b"websocket") in head.headers and b"content-length" not in dict(head.headers)

@@ -52,7 +52,7 @@ def test_what_it_holds_by_events_or_by_its_requests_is_not_lacking() -> None:
     world = Prospects()
     world.store(A, SHARED[:8])
     assert [each.num_new for each in world.of(A)] == [8, 8]
-    world.assumed.pin(A, hash_blocks(tokens_of(LONGER), 4, root_hash("m"))[2:5])
+    world.assumed.pin(A, hash_blocks(tokens_of(LONGER), 4, root_hash("m"))[:5], 2)
     assert [each.num_new for each in world.of(A)] == [0, 4]
 
 

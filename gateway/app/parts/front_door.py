@@ -20,7 +20,7 @@ from gateway.server.reverse_proxy import reverse_proxied, trusted_of
 
 class FrontDoorPart(Component):
     """Accepts connections. `listener` is there once it has started; `admin` makes the application of the
-    admin port then, and `cut` ends requests that outlast the drain."""
+    admin port then, and `cut` ends the requests of connections that outlast the drain."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.pool_objects import PoolObjects
 from gateway.decide import metrics as decide
 from gateway.decide.metrics import DecideCollector
+from gateway.decide.report_relay import ReportRelay
 from gateway.epp import metrics as epp
 from gateway.epp.metrics import EppCollector
 from gateway.http.url import netloc_of
@@ -25,12 +26,15 @@ from gateway.scaling.planner import Planner
 
 if TYPE_CHECKING:
     from gateway.decide.decision import DecideDoor
-    from gateway.epp.picker import Door
+    from gateway.epp.door import Door
     from gateway.server.http2.server import GrpcServer
     from gateway.server.http2.service import Services
 
 log = logging.getLogger("kvgate")
 
+NOTICE_S = 4.0
+"""Time for clients to notice that a gateway stops: Envoy needs 2 s with the health checks of deploy/envoy."""
+LOOK_EVERY_S = 0.05
 HEADROOM_BYTES = 6 << 20
 """Headers beside a body: Envoy sends a buffered one in one message."""
 
@@ -48,7 +52,13 @@ class GrpcPortsPart(Component):
     metric_sections = (("Endpoint picker", epp.METRICS), ("Decision service", decide.METRICS))
 
     def __init__(
-        self, config: Config, api: Api, dispatch: Dispatch, planner: Planner, objects: PoolObjects
+        self,
+        config: Config,
+        api: Api,
+        dispatch: Dispatch,
+        planner: Planner,
+        objects: PoolObjects,
+        reports: ReportRelay | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.decide_counts: Counter[str] = Counter()
@@ -57,6 +67,7 @@ class GrpcPortsPart(Component):
         self._dispatch = dispatch
         self._planner = planner
         self._objects = objects
+        self._reports = reports
         self._door: Door | None = None
         self._decide_door: DecideDoor | None = None
         self._servers: list[GrpcServer] = []
@@ -106,7 +117,8 @@ class GrpcPortsPart(Component):
         """The picker and the decision service."""
         from gateway.decide.services import services_of
         from gateway.epp import health
-        from gateway.epp.picker import Door, service_of
+        from gateway.epp.door import Door
+        from gateway.epp.picker import service_of
 
         config = self._config
         self._door = Door(
@@ -126,8 +138,14 @@ class GrpcPortsPart(Component):
         return all(await asyncio.gather(*(server.leave(seconds, stop) for server in self._servers)))
 
     async def drain(self, seconds: float) -> None:
-        """Stop serving once readiness is off; streams have so many seconds to end."""
-        await asyncio.gather(*(server.stop(seconds) for server in self._servers))
+        """Go on serving while health checks see that readiness is off, so that clients turn elsewhere; then
+        end with the open streams, within so many seconds in all."""
+        loop = asyncio.get_running_loop()
+        deadline, noticed = loop.time() + seconds, loop.time() + min(NOTICE_S, seconds / 2)
+        while any(each.num_connections for each in self._servers) and loop.time() < noticed:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
+        left_s = max(0.0, deadline - loop.time())
+        await asyncio.gather(*(server.stop(left_s) for server in self._servers))
 
     async def stop(self) -> None:
         if self._door is not None:
@@ -145,14 +163,18 @@ class GrpcPortsPart(Component):
         from gateway.decide.decision import DecideDoor
 
         config = self._config
-        return DecideDoor(
+        door = DecideDoor(
             self._api,
             self._dispatch,
             config.server.max_body_bytes,
             config.epp.decision_expires_s,
             trusts_headers=config.epp.trust_headers,
             counts=self.decide_counts,
+            relay=self._reports,
         )
+        if self._reports is not None:
+            self._reports.attach(door.relayed)
+        return door
 
     def _is_ready(self) -> bool:
         gate = self._dispatch.context.gate

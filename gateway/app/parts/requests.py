@@ -134,6 +134,7 @@ class RequestsPart(Component):
         self.dispatch.stop(seconds)
 
     async def stop(self) -> None:
+        self.dispatch.cut()  # what no door's connection has ended
         self.dispatch.context.prompts.long_prompts.close()
 
     async def reconfigure(self, change: ConfigChange) -> Swap | None:

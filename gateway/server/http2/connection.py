@@ -33,6 +33,7 @@ from gateway.server.http2.frames import (
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,
     MAX_STREAM_ID,
+    PADDED,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
     STREAM_CLOSED,
@@ -40,7 +41,8 @@ from gateway.server.http2.frames import (
     FrameReader,
     Http2Error,
 )
-from gateway.server.http2.header_block import BlockIntake, HeaderDecoder, request_fault, trailers_fault
+from gateway.server.http2.header_block import BlockIntake
+from gateway.server.http2.header_decoder import HeaderDecoder
 from gateway.server.http2.limits import (
     IDLE_BURST,
     IDLE_PER_S,
@@ -50,6 +52,7 @@ from gateway.server.http2.limits import (
     Http2Limits,
 )
 from gateway.server.http2.peer_settings import apply_settings
+from gateway.server.http2.request_head import StreamHead, trailers_fault
 from gateway.server.http2.send_queue import DEFAULT_WINDOW, SendQueue
 from gateway.server.http2.stream import Http2Stream
 
@@ -60,11 +63,12 @@ SETTINGS_COST: Final = 10.0
 
 
 class Http2Connection:
-    """State of one connection. `receive` returns events, `take` the bytes to write."""
+    """State of one connection: `feed` gets received bytes, `advance` takes their next frame, which may bring
+    an `event`, and `take` returns bytes to write."""
 
     # fmt: off
     __slots__ = (
-        "limits", "streams", "fault", "outgoing", "last_stream_id", "num_pings_answered", "_reader",
+        "limits", "streams", "fault", "event", "outgoing", "last_stream_id", "num_pings_answered", "_reader",
         "_decoder", "_gone", "_idle", "_resets", "_num_seen_frames", "_preface", "_has_settings", "_blocks",
         "_receive_window", "_num_unreported", "_now", "_final_id", "_is_draining",
     )
@@ -75,6 +79,7 @@ class Http2Connection:
         self.limits = limits
         self.streams: dict[int, Http2Stream] = {}
         self.fault: Http2Error | None = None
+        self.event: Event | None = None
         self.outgoing = SendQueue(head, self._sent, self._has_room)
         self.last_stream_id = 0
         self.num_pings_answered = 0
@@ -106,8 +111,8 @@ class Http2Connection:
 
     # sending -----------------------------------------------------------------------------------
 
-    def send(self, stream: Http2Stream, part: bytes) -> None:
-        self.outgoing.send(stream, part)
+    def send(self, stream: Http2Stream, head: bytes, body: bytes) -> None:
+        self.outgoing.send(stream, head, body)
 
     def end(self, stream: Http2Stream, trailers: bytes) -> None:
         """End a stream behind what it has sent."""
@@ -141,6 +146,7 @@ class Http2Connection:
 
     def close(self) -> None:
         """Let go of what refers to the connection: nothing is sent any more."""
+        self.event = None
         self.outgoing.close()
         self.streams.clear()
 
@@ -161,10 +167,8 @@ class Http2Connection:
 
     def _has_room(self, stream: Http2Stream) -> None:
         """A stream has sent some of its output: it may be read from again."""
-        if stream.num_unreported:
-            self._give_window(stream)
-        if self._num_unreported:
-            self._give_connection_window()
+        self._give_window(stream)
+        self._give_connection_window()
 
     def _forget(self, stream: Http2Stream, is_reset: bool) -> None:
         stream.is_closed = True
@@ -180,22 +184,37 @@ class Http2Connection:
 
     # receiving ---------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return the events of received bytes; after a connection error there are none."""
-        events: list[Event] = []
+    def feed(self, data: bytes, now: float) -> None:
+        """Take received bytes."""
         if self.fault is not None:
-            return events
+            return
         self._now = now
+        if len(self._preface) < len(frames.PREFACE):
+            data = self._read_preface(data)
+        self._reader.feed(data)
+
+    def advance(self) -> bool:
+        """Take the next frame, which may bring an `event`; False where none is whole, or behind an error."""
+        self.event = None
         try:
-            if len(self._preface) < len(frames.PREFACE):
-                data = self._read_preface(data)
-            self._reader.feed(data)
-            while (frame := self._reader.next()) is not None:
-                self._take_frame(frame, events)
+            frame = self._reader.next()
+            if frame is not None:
+                self.event = self._take_frame(frame)
         except Http2Error as fault:
-            self.fault = fault
-            self.outgoing.control(frames.goaway(self.last_stream_id, fault.code, fault.message))
-        return events
+            return self._fail(fault)
+        return frame is not None
+
+    @property
+    def has_bytes(self) -> bool:
+        """Received bytes are left, of a frame that may be whole."""
+        return self._reader.num_held > 0
+
+    def _fail(self, fault: Http2Error) -> bool:
+        """End the connection for an error of the peer; nothing more is read of it."""
+        self.fault = fault
+        self._reader.drop()
+        self.outgoing.control(frames.goaway(self.last_stream_id, fault.code, fault.message))
+        return False
 
     @property
     def first_bytes(self) -> bytes:
@@ -203,14 +222,15 @@ class Http2Connection:
         return self._preface
 
     def _read_preface(self, data: bytes) -> bytes:
-        """Return what follows the preface. Raises Http2Error for other first bytes."""
+        """Return what follows the preface; nothing where it is not one."""
         num_missing = len(frames.PREFACE) - len(self._preface)
         self._preface += data[:num_missing]
         if not frames.PREFACE.startswith(self._preface):
-            raise Http2Error(PROTOCOL_ERROR, "the first bytes are not an HTTP/2 preface")
+            self._fail(Http2Error(PROTOCOL_ERROR, "the first bytes are not an HTTP/2 preface"))
+            return b""
         return data[num_missing:]
 
-    def _take_frame(self, frame: Frame, events: list[Event]) -> None:
+    def _take_frame(self, frame: Frame) -> Event | None:
         kind = frame.kind
         if not self._has_settings and (kind != frames.SETTINGS or frame.flags & ACK):
             raise Http2Error(PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -218,21 +238,21 @@ class Http2Connection:
         if first is not None:
             if kind != frames.CONTINUATION or frame.stream_id != first.stream_id:
                 raise Http2Error(PROTOCOL_ERROR, "a frame within a header block")
-            self._take_continuation(first, frame, events)
-        elif kind == frames.DATA:
-            self._take_data(frame, events)
-        elif kind == frames.HEADERS:
-            self._take_headers(frame, events)
-        elif kind == frames.RST_STREAM:
-            self._take_rst_stream(frame, events)
-        elif kind == frames.WINDOW_UPDATE:
-            self._take_window_update(frame, events)
-        elif kind == frames.PRIORITY:
-            self._take_priority(frame, events)
-        elif kind == frames.CONTINUATION or kind == frames.PUSH_PROMISE:
+            return self._take_continuation(first, frame)
+        if kind == frames.DATA:
+            return self._take_data(frame)
+        if kind == frames.HEADERS:
+            return self._take_headers(frame)
+        if kind == frames.RST_STREAM:
+            return self._take_rst_stream(frame)
+        if kind == frames.WINDOW_UPDATE:
+            return self._take_window_update(frame)
+        if kind == frames.PRIORITY:
+            return self._take_priority(frame)
+        if kind == frames.CONTINUATION or kind == frames.PUSH_PROMISE:
             raise Http2Error(PROTOCOL_ERROR, "CONTINUATION without HEADERS, or PUSH_PROMISE of a client")
-        else:
-            self._take_connection_frame(frame)
+        self._take_connection_frame(frame)
+        return None
 
     def _take_connection_frame(self, frame: Frame) -> None:
         kind, size = frame.kind, len(frame.payload)
@@ -285,11 +305,11 @@ class Http2Connection:
 
     # streams -----------------------------------------------------------------------------------
 
-    def _stream_fault(self, stream: Http2Stream, code: int, why: str, events: list[Event]) -> None:
+    def _stream_fault(self, stream: Http2Stream, code: int, why: str) -> Event:
         """Reset a stream for a broken rule."""
         self._pay_reset()
         self.reset(stream, code)
-        events.append(StreamGone(stream, why))
+        return StreamGone(stream, why)
 
     def _pay_reset(self) -> None:
         if not self._resets.spend(1.0, self._now):
@@ -310,75 +330,87 @@ class Http2Connection:
         if not is_reset:
             raise Http2Error(STREAM_CLOSED, f"stream {stream_id} is closed")
 
-    def _take_data(self, frame: Frame, events: list[Event]) -> None:
+    def _take_data(self, frame: Frame) -> Event | None:
         size = len(frame.payload)
         self._receive_window -= size
+        self._num_unreported += size
         if self._receive_window < 0:
             raise Http2Error(FLOW_CONTROL_ERROR, "more data than the connection's window")
-        self._num_unreported += size
+        event: Event | None = None
         stream = self.streams.get(frame.stream_id)
         if stream is None:
             self._check_known(frame)
             self._check_reset(frame.stream_id, STREAM_CLOSED)
         else:
-            self._take_stream_data(stream, frame, size, events)
+            event = self._take_stream_data(stream, frame, size)
         self._give_connection_window()
+        return event
 
-    def _take_stream_data(self, stream: Http2Stream, frame: Frame, size: int, events: list[Event]) -> None:
+    def _take_stream_data(self, stream: Http2Stream, frame: Frame, size: int) -> Event | None:
         if stream.is_remote_closed:
-            return self._stream_fault(stream, STREAM_CLOSED, "data after the end of the stream", events)
+            return self._stream_fault(stream, STREAM_CLOSED, "data after the end of the stream")
         stream.receive_window -= size
         if stream.receive_window < 0:
-            return self._stream_fault(stream, FLOW_CONTROL_ERROR, "more data than its window", events)
-        data = frames.without_padding(frame)
+            return self._stream_fault(stream, FLOW_CONTROL_ERROR, "more data than its window")
+        data = frame.payload
+        if frame.flags & PADDED:
+            data = frames.without_padding(frame)
         is_end = frame.flags & END_STREAM != 0
-        if data or is_end:
+        is_useful = len(data) > 0 or is_end
+        if is_useful:
             self._idle.earn(1.0)
         else:
             self._spend(1.0)
         if stream.num_expected >= 0:
             stream.num_expected -= len(data)
             if stream.num_expected < 0 or (is_end and stream.num_expected):
-                return self._stream_fault(stream, PROTOCOL_ERROR, "not its content-length", events)
+                return self._stream_fault(stream, PROTOCOL_ERROR, "not its content-length")
         stream.num_unreported += size
         if is_end:
             stream.is_remote_closed = True
         else:
             self._give_window(stream)
-        if data or is_end:
-            events.append(DataCame(stream, data, is_end))
-        return None
+        return DataCame(stream, data, is_end) if is_useful else None
 
     def _give_window(self, stream: Http2Stream) -> None:
-        limits = self.limits
-        is_slow = stream.num_outgoing > limits.slow_stream_bytes
-        if stream.num_unreported * 2 >= limits.stream_window and not is_slow and not stream.is_remote_closed:
-            self.outgoing.control(frames.window_update(stream.id, stream.num_unreported))
-            stream.receive_window += stream.num_unreported
-            stream.num_unreported = 0
+        """Give a stream its window again once half of it is used, unless its output waits here."""
+        stream.is_withheld = False
+        if stream.num_unreported * 2 < self.limits.stream_window or stream.is_remote_closed:
+            return
+        if stream.num_outgoing > self.limits.slow_stream_bytes:
+            stream.is_withheld = True
+            return
+        self.outgoing.control(frames.window_update(stream.id, stream.num_unreported))
+        stream.receive_window += stream.num_unreported
+        stream.num_unreported = 0
 
     def _give_connection_window(self) -> None:
-        limits = self.limits
-        is_slow = self.outgoing.num_waiting > limits.slow_connection_bytes
-        if self._num_unreported * 2 >= limits.connection_window and not is_slow:
-            self.outgoing.control(frames.window_update(0, self._num_unreported))
-            self._receive_window += self._num_unreported
-            self._num_unreported = 0
+        """Give the connection its window again, unless too much output waits here."""
+        outgoing = self.outgoing
+        outgoing.is_withheld = False
+        if self._num_unreported * 2 < self.limits.connection_window:
+            return
+        if outgoing.num_waiting > self.limits.slow_connection_bytes:
+            outgoing.is_withheld = True
+            return
+        outgoing.control(frames.window_update(0, self._num_unreported))
+        self._receive_window += self._num_unreported
+        self._num_unreported = 0
 
-    def _take_rst_stream(self, frame: Frame, events: list[Event]) -> None:
+    def _take_rst_stream(self, frame: Frame) -> Event | None:
         self._check(len(frame.payload) == 4, FRAME_SIZE_ERROR, "RST_STREAM without 4 bytes")
         stream = self.streams.get(frame.stream_id)
         if stream is None:
-            return self._check_known(frame)
+            self._check_known(frame)
+            return None
         if stream.has_head:
             self._spend(1.0)  # Envoy ends answered streams of ext_proc so
         else:
             self._pay_reset()
         self._forget(stream, False)
-        events.append(StreamGone(stream, f"reset by the client ({frames.number(frame.payload, 0)})"))
-        return None
+        return StreamGone(stream, f"reset by the client ({frames.number(frame.payload, 0)})")
 
-    def _take_window_update(self, frame: Frame, events: list[Event]) -> None:
+    def _take_window_update(self, frame: Frame) -> Event | None:
         self._check(len(frame.payload) == 4, FRAME_SIZE_ERROR, "WINDOW_UPDATE without 4 bytes")
         self._spend(1.0)
         increment = frames.number(frame.payload, 0) & MAX_WINDOW
@@ -389,17 +421,18 @@ class Http2Connection:
             return None
         stream = self.streams.get(frame.stream_id)
         if stream is None:
-            return self._check_known(frame)
+            self._check_known(frame)
+            return None
         stream.send_window += increment
         if increment == 0:
-            return self._stream_fault(stream, PROTOCOL_ERROR, "WINDOW_UPDATE by 0", events)
+            return self._stream_fault(stream, PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
         if stream.send_window > MAX_WINDOW:
-            return self._stream_fault(stream, FLOW_CONTROL_ERROR, "a window over 2^31-1", events)
+            return self._stream_fault(stream, FLOW_CONTROL_ERROR, "a window over 2^31-1")
         if stream.num_outgoing:
             self.outgoing.wake(stream)
         return None
 
-    def _take_priority(self, frame: Frame, events: list[Event]) -> None:
+    def _take_priority(self, frame: Frame) -> Event | None:
         """Priorities are ignored, and checked."""
         self._check(frame.stream_id != 0, PROTOCOL_ERROR, "PRIORITY of no stream")
         self._spend(1.0)
@@ -411,70 +444,57 @@ class Http2Connection:
             code, why = PROTOCOL_ERROR, "a stream that depends on itself"
         if stream is None:
             raise Http2Error(code, why)
-        return self._stream_fault(stream, code, why, events)
+        return self._stream_fault(stream, code, why)
 
     # headers -----------------------------------------------------------------------------------
 
-    def _take_headers(self, frame: Frame, events: list[Event]) -> None:
+    def _take_headers(self, frame: Frame) -> Event | None:
         if frame.stream_id % 2 == 0:
             raise Http2Error(PROTOCOL_ERROR, f"HEADERS of stream {frame.stream_id}")
         block = self._blocks.begin(frame)
-        if block is not None:
-            self._take_block(frame, block, events)
+        return None if block is None else self._take_block(frame, block)
 
-    def _take_continuation(self, first: Frame, frame: Frame, events: list[Event]) -> None:
+    def _take_continuation(self, first: Frame, frame: Frame) -> Event | None:
         block = self._blocks.add(frame)
-        if block is not None:
-            self._take_block(first, block, events)
+        return None if block is None else self._take_block(first, block)
 
-    def _take_block(self, frame: Frame, block: bytes, events: list[Event]) -> None:
-        headers = self._decoder.decode(block)  # in any case: it changes the table
+    def _take_block(self, frame: Frame, block: bytes) -> Event | None:
+        decoded = self._decoder.decode(block)  # in any case: it changes the table
         stream_id, is_end = frame.stream_id, frame.flags & END_STREAM != 0
+        if stream_id > self.last_stream_id:
+            return self._open(stream_id, decoded.request, is_end)
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._take_trailers(stream, headers, is_end, events)
-        elif stream_id <= self.last_stream_id:
-            self._check_reset(stream_id, PROTOCOL_ERROR)
-        else:
-            self._open(stream_id, headers, is_end, events)
+            return self._take_trailers(stream, decoded.headers, is_end)
+        self._check_reset(stream_id, PROTOCOL_ERROR)
+        return None
 
-    def _take_trailers(
-        self, stream: Http2Stream, headers: list[Header], is_end: bool, events: list[Event]
-    ) -> None:
+    def _take_trailers(self, stream: Http2Stream, headers: list[Header], is_end: bool) -> Event:
         if stream.is_remote_closed:
-            return self._stream_fault(stream, STREAM_CLOSED, "headers after the end of the stream", events)
+            return self._stream_fault(stream, STREAM_CLOSED, "headers after the end of the stream")
         fault = trailers_fault(headers) if is_end else "a second HEADERS without END_STREAM"
         if fault or stream.num_expected > 0:
-            return self._stream_fault(stream, PROTOCOL_ERROR, fault or "not its content-length", events)
+            return self._stream_fault(stream, PROTOCOL_ERROR, fault or "not its content-length")
         stream.is_remote_closed = True
-        events.append(DataCame(stream, b"", True))
-        return None
+        return DataCame(stream, b"", True)
 
-    def _open(self, stream_id: int, headers: list[Header], is_end: bool, events: list[Event]) -> None:
+    def _open(self, stream_id: int, head: StreamHead, is_end: bool) -> Event | None:
         self.last_stream_id = stream_id
         if len(self.streams) >= self.limits.max_streams or stream_id > self._final_id:
-            return self._refuse(stream_id, REFUSED_STREAM)
-        num_expected = content_length(headers)
-        if request_fault(headers) or num_expected < -1 or (is_end and num_expected > 0):
-            return self._refuse(stream_id, PROTOCOL_ERROR)
+            self._refuse(stream_id, REFUSED_STREAM)
+            return None
+        if head.fault or (is_end and head.num_expected > 0):
+            self._refuse(stream_id, PROTOCOL_ERROR)
+            return None
         self._idle.earn(2.0)
         stream = Http2Stream(stream_id, self.outgoing.initial_window, self.limits.stream_window)
-        stream.num_expected = num_expected
+        stream.num_expected = head.num_expected
         stream.is_remote_closed = is_end
         self.streams[stream_id] = stream
-        events.append(RequestBegan(stream, headers, is_end))
-        return None
+        return RequestBegan(stream, head, is_end)
 
     def _refuse(self, stream_id: int, code: int) -> None:
         """Refuse a stream before anybody has seen it."""
         self._pay_reset()
         self._bury(stream_id, True)
         self._answer(frames.rst_stream(stream_id, code))
-
-
-def content_length(headers: list[Header]) -> int:
-    """Return the announced length of a request's body; -1 for none, -2 for a broken one."""
-    for name, value in headers:
-        if name == b"content-length":
-            return int(value) if value.isdigit() and len(value) < 19 else -2
-    return -1

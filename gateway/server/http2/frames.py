@@ -43,7 +43,6 @@ DEFAULT_FRAME_BYTES: Final = 16384
 
 MAX_STREAM_ID: Final = 0x7FFFFFFF
 
-_HEAD: Final = struct.Struct(">HBBBL")
 _PAIR: Final = struct.Struct(">HL")
 
 
@@ -72,7 +71,7 @@ class Frame:
 
 
 class FrameReader:
-    """Cuts bytes into frames. Holds at most the beginning of one frame between two calls of `feed`."""
+    """Cuts bytes into frames."""
 
     __slots__ = ("_data", "_at", "_max_bytes")
 
@@ -89,8 +88,11 @@ class FrameReader:
     def num_held(self) -> int:
         return len(self._data) - self._at
 
+    def drop(self) -> None:
+        self._data, self._at = b"", 0
+
     def feed(self, data: bytes) -> None:
-        """Add bytes; `next` has taken all whole frames of the earlier ones."""
+        """Add bytes."""
         if self._at < len(self._data):
             data = self._data[self._at :] + data
         self._data = data
@@ -135,7 +137,7 @@ def without_padding(frame: Frame) -> bytes:
 
 def head(kind: int, flags: int, stream_id: int, size: int) -> bytes:
     """Return the first nine bytes of a frame with a payload of `size` bytes."""
-    return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id)
+    return (size << 16 | kind << 8 | flags).to_bytes(5, "big") + stream_id.to_bytes(4, "big")
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

@@ -19,7 +19,7 @@ from gateway.http.messages import Header
 from gateway.runtime.work_slices import SLICE_S
 from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.connection import Http2Connection
-from gateway.server.http2.events import DataCame, Event, MessageCame, RequestBegan
+from gateway.server.http2.events import DataCame, RequestBegan, StreamGone
 from gateway.server.http2.frames import INTERNAL_ERROR, Http2Error
 from gateway.server.http2.grpc_framing import (
     DEADLINE_EXCEEDED,
@@ -35,6 +35,7 @@ from gateway.server.http2.grpc_framing import (
     trailers,
 )
 from gateway.server.http2.limits import Http2Limits
+from gateway.server.http2.request_head import StreamHead
 from gateway.server.http2.service import Services, StreamHandler
 from gateway.server.http2.stream import Http2Stream
 
@@ -90,19 +91,20 @@ class Call:
     def send(self, message: bytes) -> None:
         if not self.is_over:
             self._has_sent = True
-            http2 = self._connection.http2
-            http2.send(self.stream, prefix(message))
-            if message:
-                http2.send(self.stream, message)
-            self._connection.has_output()
+            connection = self._connection
+            connection.http2.send(self.stream, prefix(message), message)
+            if not connection.is_receiving:
+                connection.on_output()
 
     def finish(self, status: int, message: str = "") -> None:
         """End the stream behind its messages; only the first call counts."""
         if not self.is_over:
             self.close()
             block = trailers(status, message)
-            self._connection.http2.end(self.stream, block if self._has_sent else RESPONSE_HEAD + block)
-            self._connection.has_output()
+            connection = self._connection
+            connection.http2.end(self.stream, block if self._has_sent else RESPONSE_HEAD + block)
+            if not connection.is_receiving:
+                connection.on_output()
 
     def abort(self, why: str) -> None:
         """The stream is gone: nothing is sent any more."""
@@ -124,20 +126,22 @@ class Call:
         """Let go of everything that the call holds."""
         self.is_over = True
         self.handler = None
-        self._connection.hold(-self.reader.num_held)
-        self.reader.drop()
+        if self.reader.num_held:
+            self._connection.hold(-self.reader.num_held)
+            self.reader.drop()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
 
 class GrpcConnection:
-    """Calls of one connection. `has_output` notifies the shell of output that comes between two reads."""
+    """Calls of one connection. `on_output` notifies the shell of output that comes while nothing
+    `is_receiving`."""
 
     # fmt: off
     __slots__ = (
-        "http2", "num_partial", "_services", "_limits", "_later", "_on_output", "_is_receiving", "_waiting",
-        "_bodies", "_timer",
+        "http2", "num_partial", "has_rest", "is_receiving", "on_output", "_services", "_limits", "_later",
+        "_bodies", "_timer", "_messages", "_call", "_is_end",
     )
     # fmt: on
 
@@ -157,42 +161,37 @@ class GrpcConnection:
         self._limits = limits
         self._bodies = bodies
         self._later = later
-        self._on_output = on_output
-        self._is_receiving = False
-        self._waiting: deque[Event | MessageCame] = deque()
+        self.has_rest = False
+        self.is_receiving = False
+        self.on_output = on_output
+        self._messages: deque[bytes] = deque()  # of a frame with several; they are their call's
+        self._call: Call | None = None
+        self._is_end = False
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
         return f"GrpcConnection({self.http2}, {self.num_partial} bytes of messages)"
 
-    @property
-    def has_rest(self) -> bool:
-        """Events of received bytes wait for `hand_out`."""
-        return bool(self._waiting)
-
     def receive(self, data: bytes, now: float) -> None:
         """Take received bytes, and hand out what they bring for a slice; what that causes is in `http2.take`
         afterwards."""
-        self._waiting.extend(self.http2.receive(data, now))
+        self.http2.feed(data, now)
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Hand out what waits, for a slice."""
-        waiting, end = self._waiting, monotonic() + SLICE_S
-        self._is_receiving = True
+        """Hand out what was received, for a slice; what `has_rest` then waits for the next call."""
+        end = monotonic() + SLICE_S
+        self.has_rest = False
+        self.is_receiving = True
         try:
-            while waiting:
-                self._take(waiting.popleft())
-                if waiting and monotonic() > end:
+            while self._step():
+                if (self._call is not None or self.http2.has_bytes) and monotonic() > end:
+                    self.has_rest = True
                     break
         finally:
-            self._is_receiving = False
-        if self.http2.fault is not None and not waiting:
+            self.is_receiving = False
+        if self.http2.fault is not None and not self.has_rest:
             self.abort(f"connection error: {self.http2.fault}")
-
-    def has_output(self) -> None:
-        if not self._is_receiving:
-            self._on_output()
 
     def abort(self, why: str) -> None:
         """End all calls."""
@@ -206,10 +205,12 @@ class GrpcConnection:
         """The connection is lost: end its calls, and let go of everything."""
         if self.http2.fault is None:
             self.http2.fault = Http2Error(INTERNAL_ERROR, why)
-        self._waiting.clear()
+        self.has_rest = False
+        self._call = None
+        self._messages.clear()
         self.abort(why)
         self.http2.close()
-        self._on_output = _ignore
+        self.on_output = _ignore
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -219,47 +220,53 @@ class GrpcConnection:
         self.num_partial += num_bytes
         self._bodies.num_bytes += num_bytes
 
-    def _take(self, event: Event | MessageCame) -> None:
-        stream = event.stream
-        if isinstance(event, RequestBegan):
-            self._begin(stream, event.headers)
-            if event.is_end:
-                self._end(stream)
-            return
-        call = stream.owner
-        if not isinstance(call, Call):
-            return
+    def _step(self) -> bool:
+        """Hand out a message that waits, or take the next frame; False once nothing is left."""
+        if self._call is not None:
+            self._take_waiting(self._call)
+            return True
+        http2 = self.http2
+        if not http2.advance():
+            return False
+        event = http2.event
         if isinstance(event, DataCame):
-            if not call.is_over:
+            call = event.stream.owner
+            if isinstance(call, Call) and not call.is_over:
                 self._take_data(call, event)
-        elif isinstance(event, MessageCame):
-            self._take_message(call, event.message)
-        else:
-            stream.owner = None
-            self._guarded_abort(call, event.why)
+        elif isinstance(event, RequestBegan):
+            self._begin(event.stream, event.head)
+            if event.is_end:
+                self._end(event.stream)
+        elif isinstance(event, StreamGone):
+            call = event.stream.owner
+            event.stream.owner = None
+            if isinstance(call, Call):
+                self._guarded_abort(call, event.why)
+        return True
 
-    def _begin(self, stream: Http2Stream, headers: list[Header]) -> None:
-        method = path = kind = timeout = b""
-        for name, value in headers:
-            if name == b":path":
-                path = value
-            elif name == b":method":
-                method = value
-            elif name == b"content-type":
-                kind = value
-            elif name == b"grpc-timeout":
-                timeout = value
-        if method != b"POST" or not kind.startswith(b"application/grpc"):
+    def _take_waiting(self, call: Call) -> None:
+        """Hand out the next message of a frame with several, and behind the last the end of its stream."""
+        self._take_message(call, self._messages.popleft())
+        if call.is_over:
+            self._messages.clear()
+        if not self._messages:
+            self._call = None
+            if self._is_end:
+                self._end(call.stream)
+
+    def _begin(self, stream: Http2Stream, head: StreamHead) -> None:
+        method, path = head.method, head.path
+        if method != b"POST" or not head.content_type.startswith(b"application/grpc"):
             return self.http2.end(stream, http_error(415 if method == b"POST" else 405))
-        call = Call(self, stream, path, headers, self._limits.max_message_bytes)
+        call = Call(self, stream, path, head.headers, self._limits.max_message_bytes)
         stream.owner = call
         service = self._services.get(path)
         if service is None:
             known = path[:MAX_SHOWN_PATH].decode("latin-1")
             return call.finish(UNIMPLEMENTED, f"there is no method {known}")
         try:
-            if timeout:
-                call.timer = self._later(timeout_s(timeout), call.late)
+            if head.timeout:
+                call.timer = self._later(timeout_s(head.timeout), call.late)
             call.handler = service(call)
             if call.is_over:
                 call.handler = None
@@ -268,22 +275,30 @@ class GrpcConnection:
         return None
 
     def _take_data(self, call: Call, event: DataCame) -> None:
+        message = call.reader.only_message(event.data)
+        if message is not None:
+            self._take_message(call, message)
+        elif event.data and not self._take_parts(call, event):
+            return
+        if event.is_end:
+            self._end(event.stream)
+
+    def _take_parts(self, call: Call, event: DataCame) -> bool:
+        """Take data with parts of messages, or several; False if these wait, or after a fault."""
         try:
-            messages = self._messages(call.reader, event.data) if event.data else []
+            messages = self._cut(call.reader, event.data)
             if call.reader.num_held:
                 self._check_room()
         except GrpcError as error:
-            return self._failed(call, error)
+            self._failed(call, error)
+            return False
         if len(messages) > 1:
-            if event.is_end:
-                self._waiting.appendleft(DataCame(event.stream, b"", True))
-            self._waiting.extendleft([MessageCame(event.stream, each) for each in reversed(messages)])
-            return None
+            self._call, self._is_end = call, event.is_end
+            self._messages.extend(messages)
+            return False
         for message in messages:
             self._take_message(call, message)
-        if event.is_end:
-            self._end(event.stream)
-        return None
+        return True
 
     def _take_message(self, call: Call, message: bytes) -> None:
         if call.handler is not None:
@@ -292,7 +307,7 @@ class GrpcConnection:
             except Exception as error:  # noqa: BLE001  see above
                 self._failed(call, error)
 
-    def _messages(self, reader: MessageReader, data: bytes) -> list[bytes]:
+    def _cut(self, reader: MessageReader, data: bytes) -> list[bytes]:
         num_before = reader.num_held
         try:
             return reader.feed(data)

@@ -51,6 +51,13 @@ class MessageReader:
     def __repr__(self) -> str:
         return f"MessageReader({self.num_held} of {self._num_needed} bytes)"
 
+    def only_message(self, data: bytes) -> bytes | None:
+        """Return the message of data that is just one, as most frames have it; None for others."""
+        size = len(data) - PREFIX_BYTES
+        if self.num_held or size < 0 or size > self._max_bytes or data[0] or number(data, 1) != size:
+            return None
+        return data[PREFIX_BYTES:]
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are whole now. Raises GrpcError for one that is too long or compressed."""
         if self.num_held:
@@ -104,7 +111,7 @@ class MessageReader:
 
 def prefix(message: bytes) -> bytes:
     """Return the bytes before a message."""
-    return b"\0" + len(message).to_bytes(4, "big")
+    return len(message).to_bytes(PREFIX_BYTES, "big")
 
 
 def trailers(status: int, message: str) -> bytes:

@@ -4,14 +4,14 @@
       │ 10 s, or no HTTP/2: closed and logged        │ silent for 60 s: PING; no answer in 20 s: aborted
 
 Output is written as far as the socket takes it; while it is full, streams keep theirs, and slow ones are not
-read from. Nothing is read while messages wait for their turn.
+read from. What is received is handed out in turns of a slice, and nothing is read meanwhile: a read may be
+256 KiB of frames and messages that each cost some µs.
 """
 
 import asyncio
 from collections.abc import Callable, MutableSet
 from typing import Final, cast
 
-from gateway.runtime.paced_reads import SLICE_BYTES, PacedReads
 from gateway.server.body_budget import BodyBudget
 from gateway.server.http2.frames import PREFACE
 from gateway.server.http2.grpc_connection import GrpcConnection
@@ -24,6 +24,8 @@ PONG_S: Final = 20.0
 DRAIN_PONG_S: Final = 1.0
 """Time for the answer to a draining connection's PING; then the second GOAWAY is sent all the same."""
 HIGH_WATER: Final = 262144
+FULL_READ_BYTES: Final = 128 << 10
+"""Larger reads may have filled their buffer; libuv then reads up to 32 times before it polls others again."""
 ALIVE: Final = b"kvgalive"
 
 OnFault = Callable[[str, bytes, str], None]
@@ -48,8 +50,8 @@ class GrpcProtocol(asyncio.Protocol):
         self._on_fault = on_fault
         self._peer = peer
         self._transport: asyncio.Transport | None = None
-        self._reads: PacedReads | None = None
         self._is_full = self._is_flushing = self._is_draining = False
+        self._has_turn = False
         self._read_at_s = self._loop.time()
         self._num_pings = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -66,37 +68,32 @@ class GrpcProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
-        self._reads = PacedReads(self._transport, self._loop, self._read)
         self._registry.add(self)
         self._timer = self._loop.call_later(FIRST_BYTES_S, self._check)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        reads = self._reads
-        if reads and (len(data) > SLICE_BYTES or reads.has_rest or reads.is_paused):
-            return reads.take(data)
-        return self._read(data)
-
-    def _read(self, data: bytes) -> None:
         self._read_at_s = now = self._loop.time()
+        if self._has_turn:  # a transport may give what it had read before it was paused
+            self._grpc.http2.feed(data, now)
+            return
         self._grpc.receive(data, now)
-        fault = self._grpc.http2.fault
-        if fault is not None and self._transport is not None and not self._transport.is_closing():
-            self._on_fault(self._peer, self._grpc.http2.first_bytes, fault.message)
-        if self._grpc.has_rest and self._reads:
-            self._reads.pause()
-            self._loop.call_soon(self._hand_out)
+        if (self._grpc.has_rest or len(data) > FULL_READ_BYTES) and self._transport is not None:
+            self._has_turn = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._turn)
         self._flush()
 
-    def _hand_out(self) -> None:
-        """Give what was read its next turn; read on once nothing of it is left."""
+    def _turn(self) -> None:
+        """Hand out more of what was read; read on once nothing of it is left."""
         if self._transport is None or self._transport.is_closing():
             return
         self._grpc.hand_out()
         if self._grpc.has_rest:
-            self._loop.call_soon(self._hand_out)
-        elif self._reads:
-            self._reads.resume()
+            self._loop.call_soon(self._turn)
+        else:
+            self._has_turn = False
+            self._transport.resume_reading()
         self._flush()
 
     def eof_received(self) -> bool:
@@ -104,8 +101,6 @@ class GrpcProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._reads:
-            self._reads.close()
         self._registry.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -129,14 +124,20 @@ class GrpcProtocol(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._is_flushing = False
-        http2 = self._grpc.http2
-        while not self._is_full and self._transport is not None:
-            data = http2.take()
-            if not data:
-                break
-            self._transport.write(data)
-        if http2.is_over and not self._is_full and self._transport is not None:
-            self._transport.close()
+        http2, transport = self._grpc.http2, self._transport
+        if transport is None:
+            return
+        while not self._is_full and (data := http2.take()):
+            transport.write(data)
+        if http2.is_over and not self._is_full:
+            self._end(transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Close a connection that is drained, or has failed."""
+        fault = self._grpc.http2.fault
+        if fault is not None and not transport.is_closing():
+            self._on_fault(self._peer, self._grpc.http2.first_bytes, fault.message)
+        transport.close()
 
     # time --------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from gateway.server.http2 import frames
-from gateway.server.http2.frames import DATA, DEFAULT_FRAME_BYTES, END_HEADERS, END_STREAM, HEADERS
+from gateway.server.http2.frames import DEFAULT_FRAME_BYTES, END_HEADERS, END_STREAM, HEADERS
 from gateway.server.http2.stream import Http2Stream
 
 DEFAULT_WINDOW: Final = 65535
@@ -19,7 +19,7 @@ TAKE_BYTES: Final = 262144
 
 class SendQueue:
     """Frames to be sent. `on_sent` is called for a stream with everything sent, its end too, and `on_room`
-    for one that has sent some of its output."""
+    for one that has sent some of its output, if window `is_withheld` from it or from the connection."""
 
     __slots__ = (
         "window",
@@ -28,6 +28,7 @@ class SendQueue:
         "num_waiting",
         "num_control",
         "num_frames",
+        "is_withheld",
         "_control",
         "_ready",
         "_head",
@@ -45,6 +46,7 @@ class SendQueue:
         self.num_waiting = 0
         self.num_control = 0
         self.num_frames = 0
+        self.is_withheld = False
         self._control: list[bytes] = []
         self._ready: deque[Http2Stream] = deque()
         self._head = head
@@ -58,9 +60,10 @@ class SendQueue:
         self._control.append(frame)
         self.num_control += len(frame)
 
-    def send(self, stream: Http2Stream, part: bytes) -> None:
-        self.num_waiting += len(part)
-        stream.put(part)
+    def send(self, stream: Http2Stream, head: bytes, body: bytes) -> None:
+        """Send two parts, which are not joined before they are written."""
+        self.num_waiting += len(head) + len(body)
+        stream.put(head, body)
         self.wake(stream)
 
     def end(self, stream: Http2Stream, trailers: bytes) -> None:
@@ -87,10 +90,12 @@ class SendQueue:
 
     def take(self) -> bytes:
         """Return bytes to be written now, about TAKE_BYTES at most besides control frames."""
+        ready = self._ready
+        if not ready and not self._control:
+            return b""
         out, self._control = self._control, []
-        num_bytes = 0
         self.num_control = 0
-        ready, waiting_for_window = self._ready, 0
+        num_bytes = waiting_for_window = 0
         while ready and num_bytes < TAKE_BYTES and waiting_for_window < len(ready):
             stream = ready.popleft()
             if stream.num_outgoing and stream.send_window > 0 and self.window <= 0:
@@ -110,16 +115,15 @@ class SendQueue:
             return 0
         size = 0
         if stream.num_outgoing:
-            size = min(stream.send_window, self.window, self.max_frame_bytes)
+            size = self._frame_size(stream)
             if size <= 0:
                 return 0  # parked
             if not stream.has_head:
                 stream.has_head = True
                 out.append(frames.frame(HEADERS, END_HEADERS, stream.id, self._head))
-            payload = stream.take(size)
-            size = len(payload)
-            out.append(frames.head(DATA, 0, stream.id, size))
-            out.append(payload)
+            out.append(size.to_bytes(3, "big"))
+            out.append(stream.data_tail)
+            stream.take(size, out)
             self.window -= size
             stream.send_window -= size
             self.num_waiting -= size
@@ -130,8 +134,14 @@ class SendQueue:
             out.append(frames.frame(HEADERS, END_HEADERS | END_STREAM, stream.id, stream.trailers))
             self._on_sent(stream)
             return size
-        self._on_room(stream)
+        if stream.is_withheld or self.is_withheld:
+            self._on_room(stream)
         return size
+
+    def _frame_size(self, stream: Http2Stream) -> int:
+        """Return how much of a stream's output its next frame may have; not over 0 without window."""
+        size = min(stream.num_outgoing, self.max_frame_bytes)
+        return min(size, min(stream.send_window, self.window))
 
 
 def _ignore(stream: Http2Stream) -> None: ...

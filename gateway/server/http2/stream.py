@@ -10,7 +10,8 @@ class Http2Stream:
     """A stream from its HEADERS to its end on both sides.
 
     `send_window`: bytes that the peer takes. `num_unreported`: received bytes for which it got no window
-    again. `owner` is the layer's above.
+    again; with `is_withheld` it gets none before some output is sent. `data_tail` ends the head of each DATA
+    frame. `owner` is the layer's above.
     """
 
     __slots__ = (
@@ -20,12 +21,14 @@ class Http2Stream:
         "is_closed",
         "has_head",
         "is_queued",
+        "is_withheld",
         "send_window",
         "receive_window",
         "num_unreported",
         "num_outgoing",
         "trailers",
         "num_expected",
+        "data_tail",
         "_parts",
         "_index",
         "_offset",
@@ -38,12 +41,14 @@ class Http2Stream:
         self.is_closed = False
         self.has_head = False
         self.is_queued = False
+        self.is_withheld = False
         self.send_window = send_window
         self.receive_window = receive_window
         self.num_unreported = 0
         self.num_outgoing = 0
         self.trailers: bytes | None = None
         self.num_expected = -1  # content-length; -1: none
+        self.data_tail = stream_id.to_bytes(6, "big")  # kind and flags are zeros
         self._parts: list[bytes] = []
         self._index = 0
         self._offset = 0
@@ -54,36 +59,36 @@ class Http2Stream:
             f"Http2Stream({self.id}, {state}, {self.num_outgoing} bytes to send, window {self.send_window})"
         )
 
-    def put(self, part: bytes) -> None:
-        self._parts.append(part)
-        self.num_outgoing += len(part)
+    def put(self, head: bytes, body: bytes) -> None:
+        self._parts.append(head)
+        self._parts.append(body)
+        self.num_outgoing += len(head) + len(body)
 
-    def take(self, size: int) -> bytes:
-        """Take the next `size` bytes, or all that there are."""
-        if size >= self.num_outgoing and self._index == 0 and self._offset == 0:
-            parts, self._parts = self._parts, []
+    def take(self, size: int, out: list[bytes]) -> None:
+        """Move the next `size` bytes, of those that there are, to `out`."""
+        if size == self.num_outgoing and self._index == 0 and self._offset == 0:
+            out += self._parts
+            self._parts.clear()
             self.num_outgoing = 0
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        return self._take_some(min(size, self.num_outgoing))
+        else:
+            self._take_some(size, out)
 
-    def _take_some(self, size: int) -> bytes:
-        taken: list[bytes] = []
+    def _take_some(self, size: int, out: list[bytes]) -> None:
         self.num_outgoing -= size
         while size > 0:
             part = self._parts[self._index]
             num_left = len(part) - self._offset
             if num_left <= size:
-                taken.append(part[self._offset :] if self._offset else part)
+                out.append(part[self._offset :] if self._offset else part)
                 self._index += 1
                 self._offset = 0
             else:
-                taken.append(part[self._offset : self._offset + size])
+                out.append(part[self._offset : self._offset + size])
                 self._offset += size
             size -= min(num_left, size)
         if self._index >= COMPACT_AT or self.num_outgoing == 0:
             del self._parts[: self._index]
             self._index = 0
-        return b"".join(taken)
 
     def drop(self) -> int:
         """Forget what waits to be sent; returns its size."""

@@ -15,8 +15,16 @@ from gateway.server.http2.frames import (
     window_update,
 )
 from gateway.server.http2.limits import Http2Limits
-from tests.server.http2.h2spec import CASES, CLOSED_CASES, FIRST_BYTES, HALF_CLOSED_CASES, Case
-from tests.support.http2 import HELLO, POST, Answering, block, data, opened, read, request, words
+from tests.server.http2.h2spec import (
+    CASES,
+    CLOSED_CASES,
+    ELSEWHERE,
+    FIRST_BYTES,
+    HALF_CLOSED_CASES,
+    SECTIONS,
+    Case,
+)
+from tests.support.http2 import HELLO, POST, Answering, block, data, events_of, opened, read, request, words
 
 SIZES = (1, 2, 7, 1 << 20)
 WHOLE = ("generic/2.2", "generic/2.3", "generic/2.4", "generic/2.5")
@@ -38,7 +46,21 @@ def played(sent: bytes, size: int, side: Answering | None = None) -> Answering:
 def result(side: Answering) -> str:
     answers = side.answers()
     faults = [each for each in answers if each.startswith("GOAWAY") or "ERROR" in each or "CLOSED" in each]
-    return faults[0] if faults else answers[-1] if answers else ""
+    found = faults[0] if faults else answers[-1] if answers else f"ACK {side.num_acks}"
+    assert side.http2.is_over is found.startswith("GOAWAY"), "a connection error closes it, and nothing else"
+    return found
+
+
+def test_each_case_of_h2spec_is_played() -> None:
+    played = [each.name.split()[0] for each in [*CASES, *FIRST_BYTES, *HALF_CLOSED_CASES, *CLOSED_CASES]]
+    expected = {
+        f"{suite}/{section}.{number}"
+        for suite, sections in SECTIONS.items()
+        for section, count in sections.items()
+        for number in range(1, count + 1)
+    }
+    assert len(played) == len(set(played)) and expected - set(played) == ELSEWHERE
+    assert len(expected) == 147
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
@@ -58,7 +80,7 @@ def test_first_bytes(case: Case, size: int) -> None:
 @pytest.mark.parametrize("case", HALF_CLOSED_CASES, ids=ids)
 def test_frames_behind_a_request(case: Case) -> None:
     side = Answering()
-    side.http2.receive(HELLO + request(), 0.0)  # without an answer
+    events_of(side.http2, HELLO + request())  # without an answer
     side.feed(case.sent)
     assert result(side) == case.result
 
@@ -84,7 +106,7 @@ def test_events_have_the_requests_parts() -> None:
     side = Answering()
     side.feed(HELLO + opened() + data(1, b"a") + data(1, b"b", is_end=True) + opened(3) + rst_stream(3, 8))
     began, first, second, other, gone = side.events
-    assert isinstance(began, RequestBegan) and began.headers == list(POST) and not began.is_end
+    assert isinstance(began, RequestBegan) and began.head.headers == list(POST) and not began.is_end
     assert isinstance(first, DataCame) and isinstance(second, DataCame)
     assert (first.data, first.is_end, second.data, second.is_end) == (b"a", False, b"b", True)
     assert isinstance(other, RequestBegan) and isinstance(gone, StreamGone)
@@ -185,7 +207,7 @@ def test_resets_of_answered_streams_pass() -> None:
     side.feed(HELLO)
     for number in range(1, 8_000, 2):
         side.feed(opened(number))
-        side.http2.send(side.http2.streams[number], b"a")
+        side.http2.send(side.http2.streams[number], b"a", b"")
         side.feed(data(number, b"a"))
         side.feed(rst_stream(number, 0))
     assert side.http2.fault is None and not side.http2.streams
@@ -218,9 +240,7 @@ def test_headers_are_bounded(flood: bytes) -> None:
 def test_answers_that_are_not_read_are_bounded() -> None:
     side = Answering(Http2Limits(max_control_bytes=10_000))
     for _ in range(700):
-        side.http2.receive(
-            HELLO if side.http2.first_bytes == b"" else FLOODS["PING"], 0.0
-        )  # nothing is taken
+        events_of(side.http2, HELLO if side.http2.first_bytes == b"" else FLOODS["PING"])  # nothing is taken
     assert side.http2.fault is not None and side.http2.fault.code == frames.ENHANCE_YOUR_CALM
     assert side.http2.outgoing.num_control < 20_000
 
@@ -242,7 +262,7 @@ def test_data_beyond_a_window_is_refused() -> None:
     side.feed(HELLO + opened() + data(1, bytes(400)) + data(1, bytes(601)))
     assert result(side) == "RST 1 FLOW_CONTROL_ERROR"
     side = Answering(Http2Limits(stream_window=1 << 20, connection_window=65_536))
-    side.http2.receive(HELLO + opened(), 0.0)
+    events_of(side.http2, HELLO + opened())
     side.http2._num_unreported = -(1 << 20)  # no window is given again
     side.feed(data(1, bytes(40_000)) + data(1, bytes(40_000)))
     assert result(side) == "GOAWAY FLOW_CONTROL_ERROR"
@@ -265,7 +285,7 @@ def test_slow_readers_are_not_read_from() -> None:
     side = Answering(limits)
     side.feed(HELLO + settings([(4, 10)]) + opened())
     (stream,) = side.http2.streams.values()
-    side.http2.send(stream, bytes(200))
+    side.http2.send(stream, bytes(5), bytes(195))
     side.out = b""
     side.feed(data(1, bytes(900)))
     assert updates(side.out) == [] and stream.num_outgoing == 190
@@ -278,7 +298,7 @@ def test_a_connection_with_much_output_is_not_read_from() -> None:
     side = Answering(limits)
     side.feed(HELLO + settings([(4, 0)]) + opened())
     (stream,) = side.http2.streams.values()
-    side.http2.send(stream, bytes(200))
+    side.http2.send(stream, bytes(5), bytes(195))
     side.out = b""
     side.feed(data(1, bytes(40_000)))
     assert updates(side.out) == []

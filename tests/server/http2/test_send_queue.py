@@ -2,7 +2,7 @@
 
 from gateway.server.http2.frames import settings, window_update
 from gateway.server.http2.send_queue import TAKE_BYTES
-from tests.support.http2 import HELLO, Answering, opened, read, request, words
+from tests.support.http2 import HELLO, Answering, events_of, opened, read, request, words
 
 BIG = 1 << 20
 
@@ -64,10 +64,10 @@ def test_frames_are_as_long_as_the_peer_takes_and_not_longer() -> None:
 
 def test_one_call_takes_about_what_a_socket_takes() -> None:
     side = Answering(answer=bytes(BIG))
-    side.http2.receive(HELLO + settings([(4, BIG)]) + window_update(0, BIG), 0.0)
+    events_of(side.http2, HELLO + settings([(4, BIG)]) + window_update(0, BIG))
     side.feed(b"")
-    for event in side.http2.receive(request(), 0.0):
-        side.http2.send(event.stream, bytes(BIG))
+    for event in events_of(side.http2, request()):
+        side.http2.send(event.stream, b"", bytes(BIG))
     first = side.http2.take()
     assert TAKE_BYTES <= len(first) < TAKE_BYTES + 70_000
 
@@ -76,8 +76,8 @@ def test_a_dropped_stream_sends_nothing_and_holds_nothing() -> None:
     side = Answering()
     side.feed(HELLO + opened(1) + opened(3))
     first, second = side.http2.streams.values()
-    side.http2.send(first, b"lost")
-    side.http2.send(second, b"sent")
+    side.http2.send(first, b"lo", b"st")
+    side.http2.send(second, b"se", b"nt")
     side.http2.reset(first, 8)
     side.feed(b"")
     assert side.answers() == ["RST 1 CANCEL", "DATA 3 4"]

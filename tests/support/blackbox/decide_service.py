@@ -30,9 +30,9 @@ class Service:
 
 
 @asynccontextmanager
-async def service(num_workers: int, *flags: str) -> AsyncIterator[Service]:
+async def service(num_workers: int, *flags: str, port: int = 0) -> AsyncIterator[Service]:
     workers = [await FakeWorker().start() for _ in range(num_workers)]
-    port = free_port()
+    port = port or free_port()
     given = [flag for worker in workers for flag in ("--worker", worker.url)]
     gateway = GatewayProcess(*given, "--epp-port", str(port), *flags)
     await asyncio.to_thread(gateway.__enter__)

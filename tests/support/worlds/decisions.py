@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.decide.decision import DecideDoor, OpenDecision
+from gateway.decide.requests import asked_of
 from gateway.proto.kvgate.v1 import decide_pb2 as pb
 from gateway.proxy.api import Api
 from tests.support.worlds.exchanges import BODY, ExchangeWorld
@@ -23,8 +24,10 @@ class Decisions(ExchangeWorld):
     def decide(self, **fields: Any) -> tuple[OpenDecision, list[pb.DecideReply]]:
         replies: list[pb.DecideReply] = []
         given = {"body": BODY} | fields
-        message = pb.DecideRequest.FromString(pb.DecideRequest(**given).SerializeToString())
-        made = OpenDecision(self.door, message, replies.append, set())
+        asked = asked_of(pb.DecideRequest(**given).SerializeToString())
+        made = OpenDecision(
+            self.door, asked, lambda reply: replies.append(pb.DecideReply.FromString(reply)), set()
+        )
         made.ask()
         return made, replies
 
@@ -34,7 +37,7 @@ class Decisions(ExchangeWorld):
         return replies[0].decided
 
     def report(self, decision_id: str, **event: Any) -> int:
-        return self.door.report(pb.ReportRequest(decision_id=decision_id, **event)).result
+        return self.door.report(pb.ReportRequest(decision_id=decision_id, **event))
 
     def outcome(self) -> dict[str, Any]:
         """The outcome of the latest decision, as `kvgate why` shows it."""

@@ -1,11 +1,14 @@
 """Gateway that picks endpoints for Envoy, in this process."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway.epp.picker import Door, StreamPicker
+from gateway.discovery.dns import Resolve
+from gateway.epp.door import Door
+from gateway.epp.picker import StreamPicker
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
 from gateway.proxy.api import Api
 from tests.support.ext_proc import FakeStream, request_body, request_headers
@@ -16,6 +19,17 @@ W1, W2 = "10.0.0.1:8000", "10.0.0.2:8000"
 EVENT = b'data: {"choices":[{"text":"a"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 DESTINATION = "x-gateway-destination-endpoint"
+
+
+def resolve_as(names: Mapping[str, str]) -> Resolve:
+    """DNS with these names; `names` may change."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        if host not in names:
+            raise OSError("no such name")
+        return names[host].split()
+
+    return resolve
 
 
 class Epp(ExchangeWorld):
