@@ -148,7 +148,8 @@ def test_the_wheel_is_built_from_nothing(context: Path) -> None:
 @pytest.mark.process
 def test_the_wheel_of_the_context_has_all_files_of_the_packages(context: Path, tmp_path: Path) -> None:
     """The step is that of `make wheel`, without the compiler."""
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, "."]
+    pip, to = [sys.executable, "-m", "pip"], str(tmp_path)
+    command = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", to, "."]
     environment = {**os.environ, "GATEWAY_PURE": "1"}
     done = subprocess.run(
         command, cwd=context, env=environment, capture_output=True, text=True, timeout=patience(300)

@@ -17,7 +17,7 @@ class RealWorld:
 
     def __init__(self, cluster: RealCluster) -> None:
         self.url, self._cluster = cluster.url, cluster
-        self.tls = ssl.create_default_context(cafile=cluster.ca_file)
+        self.tls: ssl.SSLContext | None = ssl.create_default_context(cafile=cluster.ca_file)
 
     async def put(self, path: str, found: Object) -> None:
         self._cluster.put(path, found)

@@ -93,7 +93,7 @@ def completion(prompt: Sequence[int], max_tokens: int = 8, **fields: Any) -> Bod
 
 def prefill_leg(body: Body) -> Body:
     """Body of the prefill leg: the worker pins the blocks and answers with transfer parameters."""
-    ask = {"do_remote_decode": True, "do_remote_prefill": False}
+    ask: Body = {"do_remote_decode": True, "do_remote_prefill": False}
     ask |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
     kept = {name: value for name, value in body.items() if name != "stream_options"}
     return kept | {"max_tokens": 1, "stream": False, "kv_transfer_params": ask}

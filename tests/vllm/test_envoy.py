@@ -20,7 +20,7 @@ async def test_second_turn_through_envoy_goes_to_the_first_turns_worker_and_its_
     vllm_pair: Pair, vllm_model: Path
 ) -> None:
     port, epp_port = free_port(), free_port()
-    config = configured("envoy.yaml", port, epp_port, [worker.url for worker in vllm_pair])
+    config = configured("envoy.yaml", port, [epp_port], [worker.url for worker in vllm_pair])
     gateway = started(vllm_pair, vllm_model, "--epp-port", str(epp_port))
     await asyncio.to_thread(gateway.__enter__)
     try:

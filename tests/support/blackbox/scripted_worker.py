@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from loadtest.ports import free_port
 from tests.support.blackbox.http1_bytes import ASKS_USAGE, Header, wire
@@ -225,7 +225,7 @@ class FakeWorker:
     def id(self) -> str:
         return self.url.removeprefix("http://").removeprefix("https://")
 
-    async def start(self) -> "FakeWorker":
+    async def start(self) -> Self:
         loop = asyncio.get_running_loop()
         if self.unix_path:
             self._server = await loop.create_unix_server(lambda: Link(self), self.unix_path)
