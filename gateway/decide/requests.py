@@ -1,9 +1,9 @@
 """A message of the decision service as a client's HTTP request, with limits."""
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from gateway.core.errors import BodyTooLarge, GatewayError, InvalidRequest
 from gateway.core.token_prompt import TokenPrompt
@@ -25,6 +25,7 @@ _POST: Final = "POST"
 _TOKEN_IDS: Final[int] = pb.DecideRequest.DESCRIPTOR.fields_by_name["token_ids"].number
 _DECIDE: Final[int] = pb.SessionRequest.DESCRIPTOR.fields_by_name["decide"].number
 NOTHING: Final = pb.DecideRequest()
+_Message = TypeVar("_Message", bound=Message)
 
 
 class AskedDecision:
@@ -50,10 +51,10 @@ def _asked_of(data: bytes) -> AskedDecision:
     parts = apart(data, _TOKEN_IDS)
     ids = ids_of(parts[0]) if parts is not None else None
     if parts is not None and ids:
-        rest = _decoded_request(parts[1])
+        rest = _decoded(pb.DecideRequest, parts[1])
         if not (rest.body or rest.path or rest.method or rest.token_ids):
             return AskedDecision(rest, TokenPrompt(ids, parts[0]))
-    return AskedDecision(_decoded_request(data))
+    return AskedDecision(_decoded(pb.DecideRequest, data))
 
 
 def session_request_of(data: bytes) -> tuple[pb.SessionRequest, AskedDecision | None]:
@@ -61,36 +62,24 @@ def session_request_of(data: bytes) -> tuple[pb.SessionRequest, AskedDecision | 
     check_bounds(data, pb.SessionRequest)
     parts = apart(data, _DECIDE)
     if parts is not None:
-        rest = _decoded_session(parts[1])
+        rest = _decoded(pb.SessionRequest, parts[1])
         if not rest.WhichOneof("request"):
             return rest, _asked_of(parts[0])
-    message = _decoded_session(data)
+    message = _decoded(pb.SessionRequest, data)
     return message, AskedDecision(message.decide) if message.WhichOneof("request") == "decide" else None
 
 
 def report_of(data: bytes) -> pb.ReportRequest:
     """Decode a ReportRequest. Raises as `asked_of` does."""
     check_bounds(data, pb.ReportRequest)
+    return _decoded(pb.ReportRequest, data)
+
+
+def _decoded(kind: type[_Message], data: bytes) -> _Message:
     try:
-        report: pb.ReportRequest = pb.ReportRequest.FromString(data)
+        message: _Message = kind.FromString(data)
     except DecodeError as exc:
-        raise GatewayError(f"the message is not a ReportRequest: {exc}") from exc
-    return report
-
-
-def _decoded_request(data: bytes) -> pb.DecideRequest:
-    try:
-        message: pb.DecideRequest = pb.DecideRequest.FromString(data)
-    except DecodeError as exc:
-        raise GatewayError(f"the message is not a DecideRequest: {exc}") from exc
-    return message
-
-
-def _decoded_session(data: bytes) -> pb.SessionRequest:
-    try:
-        message: pb.SessionRequest = pb.SessionRequest.FromString(data)
-    except DecodeError as exc:
-        raise GatewayError(f"the message is not a SessionRequest: {exc}") from exc
+        raise GatewayError(f"the message is not a {kind.DESCRIPTOR.name}: {exc}") from exc
     return message
 
 
