@@ -6,8 +6,6 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from google.protobuf.struct_pb2 import ListValue
-
 from gateway.http.messages import Header
 
 DESTINATION: Final = b"x-gateway-destination-endpoint"
@@ -46,8 +44,8 @@ def subset_of(hint: object | None) -> frozenset[str] | None:
         return None
     if isinstance(hint, str):
         given: Iterable[object] = hint.split(",")
-    elif isinstance(hint, ListValue | list | tuple):
-        given = list(hint)
+    elif isinstance(hint, list):
+        given = hint
     else:
         given = ()
     return frozenset(_normal(each.strip()) for each in given if isinstance(each, str) and each.strip())

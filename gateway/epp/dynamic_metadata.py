@@ -6,6 +6,7 @@ A fleet has few of them, and each comes with many requests: protobuf decodes a v
 from typing import Final
 
 from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import ListValue
 
 from gateway.epp.messages import ProtocolError
 from gateway.proto.kvgate.v1 import ext_proc_pb2 as pb
@@ -49,5 +50,8 @@ class MetadataKey:
             raise ProtocolError(f"the metadata is not a FilterMetadata: {exc}") from exc
         if self._namespace not in found or self._key not in found[self._namespace]:
             return None
-        value: object = found[self._namespace][self._key]
-        return value
+        try:
+            value: object = found[self._namespace][self._key]
+            return list(value) if isinstance(value, ListValue) else value
+        except ValueError as exc:  # a field of Value that this protobuf does not know
+            raise ProtocolError(f"the metadata has a value of no kind: {exc}") from exc

@@ -1,4 +1,5 @@
 import pytest
+from google.protobuf.struct_pb2 import ListValue, Value
 
 from gateway.epp.dynamic_metadata import MAX_KNOWN, MAX_KNOWN_BYTES, MetadataKey
 from gateway.epp.messages import ProtocolError
@@ -49,3 +50,13 @@ def test_many_values_are_each_read_as_they_are(size: int) -> None:
 def test_broken_metadata_ends_the_stream() -> None:
     with pytest.raises(ProtocolError, match="not a FilterMetadata"):
         MetadataKey("a", "b").value_in([b"\xff"])
+
+
+@pytest.mark.parametrize(
+    "unset", [Value(), Value(list_value=ListValue(values=[Value()]))], ids=["value", "list"]
+)
+def test_a_value_of_an_unknown_kind_ends_the_stream(unset: Value) -> None:
+    made = pb.FilterMetadata()
+    made.filter_metadata["envoy.lb"].fields["served"].CopyFrom(unset)
+    with pytest.raises(ProtocolError, match="no kind"):
+        MetadataKey("envoy.lb", "served").value_in([made.SerializeToString()])
